@@ -9,16 +9,16 @@
 use super::api::MessagesParams;
 use super::auth::Actor;
 use super::change_api::{ChangeApi, NewDue};
-use super::changes::ChangeKind;
+use super::changes::{Change, ChangeError, ChangeKind};
 use super::message_change::{Action, Obstacle, Plan};
 use super::problem::Problem;
 use crate::clock::{Clock as _, WallClock};
 use crate::limit::{
-    BULK_CALL_SECONDS, BULK_CALL_TIMEOUT, BULK_LIMIT_DEFAULT, BULK_RATE_DEFAULT, SEARCH_PAGE_MAX,
+    BULK_CALL_SECONDS, BULK_CALL_TIMEOUT, BULK_LIMIT_DEFAULT, BULK_RATE_DEFAULT,
+    CHANGES_PER_WRITE_MAX, SEARCH_PAGE_MAX,
 };
 use crate::model::{Timestamp, readable};
 use crate::store::query::{AuditLine, MessageFilter, MessagePage, Query, Search, WaitingMessage};
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -140,6 +140,25 @@ impl BulkReport {
             notes.push(format!("Refused: {refused}. The last one: {refusal}"));
         }
         notes
+    }
+
+    /// Counts records. `Some`: so many may or may not have arrived, and why.
+    pub(crate) fn count_written(
+        &mut self,
+        outcomes: Vec<Result<(), ChangeError>>,
+    ) -> Option<(u64, String)> {
+        let mut unconfirmed = None;
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => self.changed += 1,
+                Err(ChangeError::Refused(why)) => self.count_refused(why),
+                Err(ChangeError::Failed(why)) => {
+                    let (count, _) = unconfirmed.unwrap_or_default();
+                    unconfirmed = Some((count + 1, why));
+                }
+            }
+        }
+        unconfirmed
     }
 
     pub(crate) fn count_refused(&mut self, why: String) {
@@ -264,6 +283,11 @@ impl BulkBody {
     }
 }
 
+/// Records that are written together: those of a tenth of a second, so that the rate is even.
+pub(crate) fn batch_max(rate: u32) -> usize {
+    (rate / 10).clamp(1, CHANGES_PER_WRITE_MAX) as usize
+}
+
 /// False if every message of the route meets the filter.
 pub(crate) fn has_condition(filter: &MessageFilter) -> bool {
     let all = MessageFilter {
@@ -279,8 +303,8 @@ struct Audit<'a> {
     actor: Actor,
     request: &'a BulkRequest,
     report: BulkReport,
-    /// A record is sent, and the broker has not answered. It may have arrived.
-    is_unconfirmed: bool,
+    /// Records that are sent, and that the broker has not acknowledged. They may have arrived.
+    unconfirmed: u64,
     outcome: &'static str,
 }
 
@@ -307,7 +331,7 @@ impl Drop for Audit<'_> {
             next: report.after.clone(),
             found: Some(report.found),
             changed: Some(report.changed),
-            unconfirmed: Some(u64::from(self.is_unconfirmed)),
+            unconfirmed: Some(self.unconfirmed),
             refused: Some(report.refused),
             outcome: Some(self.outcome.to_owned()),
             ..self.actor.line(&report.action)
@@ -336,7 +360,7 @@ impl ChangeApi {
             actor,
             request: &request,
             report: BulkReport::new(route, request.action, request.dry_run),
-            is_unconfirmed: false,
+            unconfirmed: 0,
             outcome: "interrupted",
         };
         let done = self.search_and_change(&request, &mut audit).await;
@@ -388,14 +412,14 @@ impl ChangeApi {
             true => self.refuses_copies().await?,
             false => None,
         };
-        let interval = Duration::from_secs(1) / request.rate;
+        let mut batch = Vec::new();
         for message in messages {
             let (now, report) = (WallClock.now(), &mut audit.report);
             if request.dry_run {
                 report.count_plan(request.action.plan(message, now), copies_refused.as_deref());
                 continue;
             }
-            if start.elapsed() >= BULK_CALL_TIMEOUT {
+            if batch.is_empty() && start.elapsed() >= BULK_CALL_TIMEOUT {
                 return Ok(false);
             }
             let change = (request.action).change(&report.route, message, now);
@@ -407,19 +431,36 @@ impl ChangeApi {
                 report.count_refused(why.clone());
                 continue;
             }
-            audit.is_unconfirmed = true;
-            match self.changes.write_one_of_many(change).await {
-                Ok(_) => report.changed += 1,
-                Err(problem) if problem.status_code() == StatusCode::UNPROCESSABLE_ENTITY => {
-                    report.count_refused(problem.detail);
-                }
-                Err(problem) => return Err(problem),
+            batch.push(change);
+            if batch.len() == batch_max(request.rate) {
+                self.write(std::mem::take(&mut batch), start, audit).await?;
             }
-            audit.is_unconfirmed = false;
-            let sent = u32::try_from(report.changed + report.refused).unwrap_or(u32::MAX);
-            sleep_until(start + interval * sent).await;
         }
+        self.write(batch, start, audit).await?;
         Ok(true)
+    }
+
+    /// Writes the changes together, and waits until the next ones may follow.
+    async fn write(
+        &self,
+        batch: Vec<Change>,
+        start: Instant,
+        audit: &mut Audit<'_>,
+    ) -> Result<(), Problem> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        audit.unconfirmed = batch.len() as u64;
+        let outcomes = self.changes.write_many(batch).await?;
+        audit.unconfirmed = 0;
+        if let Some((unconfirmed, why)) = audit.report.count_written(outcomes) {
+            audit.unconfirmed = unconfirmed;
+            return Err(Problem::unavailable(why));
+        }
+        let sent = u32::try_from(audit.report.changed + audit.report.refused);
+        let sent = sent.unwrap_or(u32::MAX);
+        sleep_until(start + Duration::from_secs(1) * sent / audit.request.rate).await;
+        Ok(())
     }
 }
 
@@ -427,10 +468,11 @@ impl ChangeApi {
 mod tests {
     use super::*;
     use crate::admin::change_api::json;
+    use crate::admin::changes::ChangeCall;
     use crate::admin::{audit, changes, queries};
     use crate::testing::fuzz::fuzz;
     use std::sync::Arc;
-    use tokio::sync::Semaphore;
+    use tokio::sync::{Semaphore, mpsc};
 
     fn request(action: BulkAction, text: &str) -> Result<BulkRequest, String> {
         let body: BulkBody = json(text.as_bytes()).map_err(|problem| problem.detail)?;
@@ -483,17 +525,18 @@ mod tests {
         assert!(request(BulkAction::Purge, "").is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_that_ends_during_a_record_tells_that_the_record_is_unconfirmed() {
-        let (queries, _queries) = queries::channel();
-        let (changes, mut calls) = changes::channel();
+    fn api() -> (ChangeApi, mpsc::Receiver<ChangeCall>) {
+        let (changes, calls) = changes::channel();
         let api = ChangeApi {
-            queries,
+            queries: queries::channel().0,
             changes,
             bulk_permit: Arc::new(Semaphore::new(1)),
         };
-        let request = request(BulkAction::Cancel, r#"{"key":"k","dry_run":false}"#).unwrap();
-        let mut audit = Audit {
+        (api, calls)
+    }
+
+    fn audit(request: &BulkRequest) -> Audit<'_> {
+        Audit {
             actor: Actor {
                 name: "operator".into(),
                 may_change: true,
@@ -502,21 +545,64 @@ mod tests {
                 may_log_out: false,
                 audit: audit::channel().0,
             },
-            request: &request,
+            request,
             report: BulkReport::new("orders", request.action, false),
-            is_unconfirmed: false,
+            unconfirmed: 0,
             outcome: "interrupted",
-        };
+        }
+    }
+
+    fn messages(count: usize) -> Vec<WaitingMessage> {
         let message = WaitingMessage {
             id: Some("a".to_owned()),
             can_change: true,
             ..WaitingMessage::default()
         };
-        let change = api.change_page(&request, std::slice::from_ref(&message), &mut audit);
+        vec![message; count]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_ends_during_a_record_tells_that_the_record_is_unconfirmed() {
+        let (api, mut calls) = api();
+        let request = request(BulkAction::Cancel, r#"{"key":"k","dry_run":false}"#).unwrap();
+        let mut audit = audit(&request);
+        let messages = messages(1);
+        let change = api.change_page(&request, &messages, &mut audit);
         let ended = tokio::time::timeout(Duration::from_secs(1), change).await;
         assert!(ended.is_err() && calls.try_recv().is_ok(), "it is sent");
-        assert!(audit.is_unconfirmed);
+        assert_eq!(audit.unconfirmed, 1);
         assert_eq!((audit.report.found, audit.report.changed), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_are_written_in_groups_until_one_fails() {
+        let (api, mut calls) = api();
+        let request = request(BulkAction::Cancel, r#"{"key":"k","dry_run":false}"#).unwrap();
+        let mut audit = audit(&request);
+        let mut groups = Vec::new();
+        let answer = async {
+            while let Some(ChangeCall::Many(changes, reply)) = calls.recv().await {
+                groups.push(changes.len());
+                let mut outcomes: Vec<_> = changes.iter().map(|_| Ok(())).collect();
+                if groups.len() == 3 {
+                    outcomes[0] = Err(ChangeError::Refused("not taken".to_owned()));
+                    outcomes[1] = Err(ChangeError::Failed("no leader".to_owned()));
+                }
+                let _ = reply.send(outcomes);
+            }
+        };
+        let messages = messages(45);
+        let change = async {
+            let changed = api.change_page(&request, &messages, &mut audit).await;
+            drop(api);
+            changed
+        };
+        let (changed, ()) = tokio::join!(change, answer);
+        assert_eq!(changed.unwrap_err().detail, "no leader");
+        assert_eq!(groups, [10; 3], "a tenth of the rate");
+        let report = &audit.report;
+        assert_eq!((report.changed, report.refused), (28, 1));
+        assert_eq!(audit.unconfirmed, 1);
     }
 
     #[test]

@@ -6,13 +6,12 @@ use super::messages;
 use super::page::{confirm, print_document};
 use super::pending::{QueryClient, Server};
 use super::{Access, Outcome, Refused, run};
-use crate::admin::bulk_changes::{BulkReport, has_condition};
+use crate::admin::bulk_changes::{BulkReport, batch_max, has_condition};
 use crate::admin::change_api::NewDue;
-use crate::admin::changes::{ChangeError, ChangeKind};
+use crate::admin::changes::{Change, ChangeKind, WriteChanges as _};
 use crate::admin::message_change::Action;
 use crate::cli::{ChangeArgs, FilterArgs, MoveArgs, OutputArgs, PurgeArgs};
 use crate::clock::{Clock as _, WallClock};
-use crate::config::Config;
 use crate::limit::{BULK_CALL_SECONDS, SEARCH_PAGE_MAX};
 use crate::model::Timestamp;
 use crate::model::readable::{count, several};
@@ -89,8 +88,8 @@ impl Bulk {
             let mut report = BulkReport::new(&self.search.filter.route, self.action, is_dry);
             let done = match access {
                 Access::Config(config) => {
-                    let mut writer = ChangeWriter::default();
-                    let done = self.change(config, &client, &mut writer, &mut report).await;
+                    let mut writer = ChangeWriter::new(config);
+                    let done = self.change(&client, &mut writer, &mut report).await;
                     writer.close().await;
                     done
                 }
@@ -170,9 +169,8 @@ impl Bulk {
     /// Reads page after page, so that only one is in memory.
     async fn change(
         &self,
-        config: &Config,
         client: &QueryClient,
-        writer: &mut ChangeWriter,
+        writer: &mut ChangeWriter<'_>,
         report: &mut BulkReport,
     ) -> Result<()> {
         let mut search = self.search.clone();
@@ -197,8 +195,7 @@ impl Bulk {
                 false => None,
             };
             let refused = copies_refused.as_deref();
-            self.change_page(config, &page, refused, writer, report)
-                .await?;
+            self.change_page(&page, refused, writer, report).await?;
             let after = page.after.filter(|_| page.more);
             let route = &search.filter.route;
             let after = after.and_then(|after| SearchPosition::from_token(route, &after));
@@ -211,12 +208,12 @@ impl Bulk {
 
     async fn change_page(
         &self,
-        config: &Config,
         page: &MessagePage,
         copies_refused: Option<&str>,
-        writer: &mut ChangeWriter,
+        writer: &mut ChangeWriter<'_>,
         report: &mut BulkReport,
     ) -> Result<()> {
+        let mut batch = Vec::new();
         for message in &page.items {
             if report.dry_run {
                 let plan = self.action.plan(message, WallClock.now());
@@ -232,14 +229,29 @@ impl Bulk {
                 report.count_refused(why.to_owned());
                 continue;
             }
-            match writer.write(config, change).await {
-                Ok(_) => report.changed += 1,
-                Err(ChangeError::Refused(why)) => report.count_refused(why),
-                Err(ChangeError::Failed(why)) => return Err(anyhow!(why)),
+            batch.push(change);
+            if batch.len() == batch_max(self.rate) {
+                self.write(std::mem::take(&mut batch), writer, report)
+                    .await?;
             }
-            self.show_progress(report);
-            tokio::time::sleep(Duration::from_secs(1) / self.rate).await;
         }
+        self.write(batch, writer, report).await
+    }
+
+    /// Writes the changes, and waits until the next ones may follow.
+    async fn write(
+        &self,
+        batch: Vec<Change>,
+        writer: &mut ChangeWriter<'_>,
+        report: &mut BulkReport,
+    ) -> Result<()> {
+        let pause = Duration::from_secs(1) * batch.len() as u32 / self.rate;
+        let outcomes = writer.write_many(batch).await;
+        if let Some((_, why)) = report.count_written(outcomes) {
+            return Err(anyhow!(why));
+        }
+        self.show_progress(report);
+        tokio::time::sleep(pause).await;
         Ok(())
     }
 }

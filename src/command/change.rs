@@ -2,9 +2,9 @@
 //! writes them. So they survive the loss of the store.
 
 use super::send::{self, Draft, Receipt};
-use super::source_producer::{self, RejectedByBroker, SourceProducer};
+use super::source_producer::{self, RejectedByBroker, SourceProducer, SourceRecord};
 use super::{Refused, control};
-use crate::admin::changes::{Change, ChangeError, ChangeKind};
+use crate::admin::changes::{Change, ChangeError, ChangeKind, WriteChanges};
 use crate::cli::SendArgs;
 use crate::clock::{Clock as _, WallClock};
 use crate::config::Config;
@@ -19,28 +19,72 @@ use crate::model::{
 };
 use crate::role::routing_rules;
 use crate::store::query::{MessageCopy, bytes_of_copy};
-use anyhow::Result;
+use anyhow::{Context as _, Error, Result, anyhow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Producers by route. A failed one is replaced.
-#[derive(Default)]
-pub(crate) struct ChangeWriter(BTreeMap<String, SourceProducer>);
+/// Writes changes with the logins of a configuration.
+pub(crate) struct ChangeWriter<'a> {
+    config: &'a Config,
+    /// By route. A failed one is replaced.
+    producers: BTreeMap<String, SourceProducer>,
+}
 
-impl ChangeWriter {
-    /// Writes one record, or the control records of a route. Answers with the JSON of the receipt, or of the
-    /// written partitions.
-    pub(crate) async fn write(
-        &mut self,
-        config: &Config,
-        change: Change,
-    ) -> Result<String, ChangeError> {
-        let mut producer = self.0.remove(&change.route);
+impl<'a> ChangeWriter<'a> {
+    pub(crate) fn new(config: &'a Config) -> Self {
+        let producers = BTreeMap::new();
+        Self { config, producers }
+    }
+
+    /// Sends records of this route. Returns their outcomes in this order.
+    async fn send_all(&mut self, route: String, records: &[SourceRecord]) -> Vec<Result<()>> {
+        let producer = match self.producers.remove(&route) {
+            Some(producer) => Ok(producer),
+            None => SourceProducer::open(self.config, &route),
+        };
+        let mut producer = match producer {
+            Ok(producer) => producer,
+            Err(error) => {
+                let why = format!("{error:#}");
+                return records.iter().map(|_| Err(anyhow!("{why}"))).collect();
+            }
+        };
+        let sent = records.iter().zip(producer.send_all(records).await);
+        let sent = sent.map(|(record, outcome)| match outcome {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(producer.error(failure, record)),
+        });
+        let sent: Vec<_> = sent.collect();
+        let is_failure = |error: &Error| !error.is::<RejectedByBroker>();
+        let has_failed = sent.iter().any(|it| it.as_ref().is_err_and(is_failure));
+        self.keep(route, Some(producer), has_failed).await;
+        sent
+    }
+
+    async fn keep(&mut self, route: String, producer: Option<SourceProducer>, has_failed: bool) {
+        match producer {
+            _ if has_failed => source_producer::close(producer).await,
+            Some(producer) => drop(self.producers.insert(route, producer)),
+            None => {}
+        }
+    }
+
+    pub(crate) async fn close(self) {
+        for producer in self.producers.into_values() {
+            source_producer::close(Some(producer)).await;
+        }
+    }
+}
+
+impl WriteChanges for ChangeWriter<'_> {
+    async fn write(&mut self, change: Change) -> Result<String, ChangeError> {
+        let config = self.config;
+        let mut producer = self.producers.remove(&change.route);
         let route = change.route.clone();
         let written = match &change.kind {
             ChangeKind::Copy { due, of, copy } => {
                 let copy = Copy::new(copy, *of, *due);
-                let receipt = send_copy(config, &change, &copy, &mut producer).await;
+                let receipt = send_copy(config, &change, copy, &mut producer).await;
                 receipt.map(|receipt| to_json(&receipt))
             }
             ChangeKind::Control { pauses, at, note } => {
@@ -53,29 +97,52 @@ impl ChangeWriter {
                 receipt.map(|receipt| to_json(&receipt))
             }
         };
-        let written = written.map_err(|error| {
-            let is_refused = error.is::<Refused>()
-                || error.is::<ConfigError>()
-                || error.is::<RejectedByBroker>();
-            let text = format!("{error:#}");
-            match is_refused {
-                true => ChangeError::Refused(text),
-                false => ChangeError::Failed(text),
-            }
-        });
-        match (&written, producer) {
-            (Err(ChangeError::Failed(_)), producer) => source_producer::close(producer).await,
-            (_, Some(producer)) => drop(self.0.insert(route, producer)),
-            (_, None) => {}
-        }
+        let written = written.map_err(|error| change_error(&error));
+        let has_failed = matches!(written, Err(ChangeError::Failed(_)));
+        self.keep(route, producer, has_failed).await;
         written
     }
 
-    pub(crate) async fn close(self) {
-        for producer in self.0.into_values() {
-            source_producer::close(Some(producer)).await;
+    async fn write_many(&mut self, changes: Vec<Change>) -> Vec<Result<(), ChangeError>> {
+        let route = changes.first().map(|change| change.route.clone());
+        let (mut records, mut prepared) = (Vec::new(), Vec::new());
+        for change in changes {
+            let record = record(self.config, change);
+            prepared.push(record.map(|record| records.push(record)));
         }
+        // Without a record, the route may not exist.
+        let sent = match route.filter(|_| !records.is_empty()) {
+            Some(route) => self.send_all(route, &records).await,
+            None => Vec::new(),
+        };
+        let mut sent = sent.into_iter();
+        let mut outcome = |()| sent.next().context("each record has an outcome")?;
+        let outcomes = prepared.into_iter().map(|prepared| {
+            let outcome = prepared.and_then(&mut outcome);
+            outcome.map_err(|error| change_error(&error))
+        });
+        outcomes.collect()
     }
+}
+
+fn change_error(error: &Error) -> ChangeError {
+    let is_refused =
+        error.is::<Refused>() || error.is::<ConfigError>() || error.is::<RejectedByBroker>();
+    let text = format!("{error:#}");
+    match is_refused {
+        true => ChangeError::Refused(text),
+        false => ChangeError::Failed(text),
+    }
+}
+
+/// The record of a change of one message.
+fn record(config: &Config, change: Change) -> Result<SourceRecord> {
+    if let ChangeKind::Copy { due, of, copy } = &change.kind {
+        return copy_record(config, &change, Copy::new(copy, *of, *due));
+    }
+    let (args, payload) = arguments(config, change);
+    let (record, _) = send::prepare(config, &args, payload, WallClock.now())?;
+    Ok(record)
 }
 
 fn to_json(receipt: &impl Serialize) -> String {
@@ -175,9 +242,20 @@ impl<'a> Copy<'a> {
 async fn send_copy(
     config: &Config,
     change: &Change,
-    copy: &Copy<'_>,
+    copy: Copy<'_>,
     producer: &mut Option<SourceProducer>,
 ) -> Result<Receipt> {
+    let record = copy_record(config, change, copy)?;
+    let producer = match producer {
+        Some(producer) => producer,
+        None => producer.insert(SourceProducer::open(config, &change.route)?),
+    };
+    let position = producer.send(&record).await?;
+    let topic = change.topic.clone().unwrap_or_default();
+    Ok(Receipt::new(&change.route, topic, position))
+}
+
+fn copy_record(config: &Config, change: &Change, copy: Copy<'_>) -> Result<SourceRecord> {
     let topic = change.topic.clone().unwrap_or_default();
     config.check_source(&change.route, &topic)?;
     let shard = Partition::new(topic.as_str(), change.partition.unwrap_or(0));
@@ -185,17 +263,16 @@ async fn send_copy(
     let origins = OriginFormat::new(&config.deployment, &shard);
     let rules = routing_rules(config, &change.route);
     let draft = copy.draft(&origins, &rules, WallClock.now())?;
-    let producer = match producer {
-        Some(producer) => producer,
-        None => producer.insert(SourceProducer::open(config, &change.route)?),
+    let (topic, partition) = match &change.subject {
+        Some(subject) => (subject.clone(), None),
+        None => (topic, change.partition),
     };
-    let (place, partition) = match &change.subject {
-        Some(subject) => (subject.as_str(), None),
-        None => (topic.as_str(), change.partition),
-    };
-    let position = producer.send(copy.key.as_deref(), &draft, place, partition);
-    let position = position.await?;
-    Ok(Receipt::new(&change.route, topic, position))
+    Ok(SourceRecord {
+        key: copy.key,
+        draft,
+        topic,
+        partition,
+    })
 }
 
 /// The same change on the command line.

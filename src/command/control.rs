@@ -2,7 +2,7 @@
 
 use super::Refused;
 use super::send::Draft;
-use super::source_producer::{self, SourceProducer};
+use super::source_producer::{self, SourceProducer, SourceRecord};
 use crate::config::Config;
 use crate::health::Health;
 use crate::limit::COMMAND_DELIVERY_TIMEOUT;
@@ -53,7 +53,10 @@ pub(super) async fn write(
     let outcomes = producer.send_all(&records).await;
     source_producer::close(Some(producer)).await;
     let failures = partitions.iter().zip(outcomes);
-    let failures = failures.filter_map(|(partition, why)| Some(format!("{partition}: {}", why?)));
+    let failures = failures.filter_map(|(partition, outcome)| {
+        let why = outcome.err()?.detail;
+        Some(format!("{partition}: {why}"))
+    });
     let failures: Vec<_> = failures.collect();
     if !failures.is_empty() {
         let (all, written) = (partitions.len(), partitions.len() - failures.len());
@@ -91,7 +94,7 @@ fn record(
     control: &Control<'_>,
     partition: &Partition,
     keys: &RetryKeys,
-) -> Result<(Draft, String, Option<i32>), Refused> {
+) -> Result<SourceRecord, Refused> {
     let line = control.signed_line(keys).ok_or_else(|| {
         let text = "to pause a route, set `retry_key_file` for all processes: it proves that no producer has paused it";
         Refused(text.to_owned())
@@ -104,8 +107,14 @@ fn record(
         payload: None,
         due: None,
     };
-    Ok(match split_source_topic(&partition.topic) {
-        Some((_, filter)) => (draft, subject_within(filter), None),
-        None => (draft, partition.topic.to_string(), Some(partition.index)),
+    let (topic, partition) = match split_source_topic(&partition.topic) {
+        Some((_, filter)) => (subject_within(filter), None),
+        None => (partition.topic.to_string(), Some(partition.index)),
+    };
+    Ok(SourceRecord {
+        key: None,
+        draft,
+        topic,
+        partition,
     })
 }

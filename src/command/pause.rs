@@ -4,7 +4,7 @@ use super::change::ChangeWriter;
 use super::page::{Page, Tone, confirm, print_document};
 use super::pending::{QueryClient, Server};
 use super::{Access, Outcome, Refused, run};
-use crate::admin::changes::ChangeError;
+use crate::admin::changes::{ChangeError, WriteChanges as _};
 use crate::admin::pause_api::control;
 use crate::cli::PauseArgs;
 use crate::limit::{ADMIN_OUTCOME_INTERVAL, ADMIN_OUTCOME_TIMEOUT};
@@ -46,8 +46,8 @@ async fn set_paused(access: &Access, args: &PauseArgs, pauses: bool) -> Result<O
     }
     let (at, change) = control(&report, pauses, (&args.note, &user())).map_err(Refused)?;
     confirm_pause(access, args, pauses)?;
-    let mut writer = ChangeWriter::default();
-    let written = writer.write(config, change).await;
+    let mut writer = ChangeWriter::new(config);
+    let written = writer.write(change).await;
     writer.close().await;
     let written = written.map_err(|error| match error {
         ChangeError::Refused(why) => Refused(why).into(),

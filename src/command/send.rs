@@ -5,7 +5,7 @@
 use super::answer::{self, AnswerReader};
 use super::page::{Page, Tone, print_document};
 use super::pending::QueryClient;
-use super::source_producer::{SourceProducer, close};
+use super::source_producer::{SourceProducer, SourceRecord, close};
 use super::{Outcome, Refused, run};
 use crate::cli::SendArgs;
 use crate::clock::{Clock, WallClock};
@@ -120,17 +120,52 @@ pub fn send(config: &Config, send: &SendArgs) -> Result<Outcome> {
     })
 }
 
-/// Sends the message as a producer does. Refuses what the service would dead-letter, and a cancel that
-/// was not asked for. Opens a producer if there is none.
+/// Sends the message as a producer does. Opens a producer if there is none.
 pub(super) async fn publish(
     config: &Config,
     send: &SendArgs,
     payload: Option<Vec<u8>>,
     producer: &mut Option<SourceProducer>,
 ) -> Result<Receipt> {
+    let now = WallClock.now();
+    let (record, mut receipt) = prepare(config, send, payload, now)?;
+    let producer = match producer {
+        Some(producer) => producer,
+        None => producer.insert(SourceProducer::open(config, &send.route)?),
+    };
+    let position = producer.send(&record).await?;
+    if let Some((partition, offset)) = position {
+        let origins = origins(config, send, &receipt.topic, partition);
+        let mut origin = String::new();
+        origins.append_origin(offset, &mut origin);
+        if has_spread(&send.headers) {
+            let record = Record {
+                offset,
+                timestamp: Some(now),
+                key: record.key.as_deref(),
+                payload: record.draft.payload.as_deref(),
+                headers: Headers::from_block(&record.draft.headers),
+            };
+            let rules = routing_rules(config, &send.route);
+            receipt.set_due(due_of(&parse_record(&record, &origins, &rules)));
+        }
+        receipt.origin = Some(origin).filter(|_| !send.is_change());
+        (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
+    } else if has_spread(&send.headers) {
+        receipt.set_due(None);
+    }
+    Ok(receipt)
+}
+
+/// The record, and its receipt without a place. Refuses what the service would dead-letter, and a cancel that was not asked for.
+pub(super) fn prepare(
+    config: &Config,
+    send: &SendArgs,
+    payload: Option<Vec<u8>>,
+    now: Timestamp,
+) -> Result<(SourceRecord, Receipt)> {
     let (topic, subject) = source_place(config, send)?;
     let rules = routing_rules(config, &send.route);
-    let now = WallClock.now();
     let origins = origins(config, send, &topic, send.partition.unwrap_or(0));
     let draft = draft(send, subject.as_deref(), &origins, &rules, payload, now)?;
     if draft.due.is_none() && !send.cancel {
@@ -154,34 +189,13 @@ pub(super) async fn publish(
         ..Receipt::default()
     };
     receipt.set_due(draft.due);
-    let topic = subject.as_deref().unwrap_or(&receipt.topic);
-    let partition = send.partition.filter(|_| subject.is_none());
-    let producer = match producer {
-        Some(producer) => producer,
-        None => producer.insert(SourceProducer::open(config, &send.route)?),
+    let record = SourceRecord {
+        key: send.key.clone().map(String::into_bytes),
+        draft,
+        partition: send.partition.filter(|_| subject.is_none()),
+        topic: subject.unwrap_or_else(|| receipt.topic.clone()),
     };
-    let key = send.key.as_deref().map(str::as_bytes);
-    let position = producer.send(key, &draft, topic, partition).await?;
-    if let Some((partition, offset)) = position {
-        let origins = self::origins(config, send, &receipt.topic, partition);
-        let mut origin = String::new();
-        origins.append_origin(offset, &mut origin);
-        if has_spread(&send.headers) {
-            let record = Record {
-                offset,
-                timestamp: Some(now),
-                key,
-                payload: draft.payload.as_deref(),
-                headers: Headers::from_block(&draft.headers),
-            };
-            receipt.set_due(due_of(&parse_record(&record, &origins, &rules)));
-        }
-        receipt.origin = Some(origin).filter(|_| !send.is_change());
-        (receipt.partition, receipt.offset) = (Some(partition), Some(offset.0));
-    } else if has_spread(&send.headers) {
-        receipt.set_due(None);
-    }
-    Ok(receipt)
+    Ok((record, receipt))
 }
 
 fn origins(config: &Config, send: &SendArgs, topic: &str, partition: i32) -> OriginFormat {

@@ -9,7 +9,7 @@ use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_IN_FLIGHT_MAX, COMMAND_REPO
 use crate::model::header_name::SUBJECT;
 use crate::model::{DeadLetterReason, Headers, Offset};
 use crate::role::{Cluster, TargetOptions, TargetPurpose};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
@@ -17,6 +17,19 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct RejectedByBroker(String);
+
+/// A record for the source of a route, which the service will accept.
+pub(super) struct SourceRecord {
+    pub(super) key: Option<Vec<u8>>,
+    pub(super) draft: Draft,
+    /// The topic, or the subject.
+    pub(super) topic: String,
+    /// `None`: the key chooses it.
+    pub(super) partition: Option<i32>,
+}
+
+/// Partition and offset, if the broker reports them.
+pub(super) type Position = Option<(i32, Offset)>;
 
 /// A producer for the source of a route.
 pub(super) struct SourceProducer {
@@ -46,68 +59,75 @@ impl SourceProducer {
         })
     }
 
-    /// Sends a record without a key to each of these topics and partitions, and waits for all reports. Returns
-    /// why a record is not known to be written, in their order. Close the producer then.
+    /// Sends the records and waits for all reports. Returns the outcomes in their order. Close the producer after a record that
+    /// may have arrived without a report.
     pub(super) async fn send_all(
         &mut self,
-        records: &[(Draft, String, Option<i32>)],
-    ) -> Vec<Option<String>> {
+        records: &[SourceRecord],
+    ) -> Vec<Result<Position, DeliveryFailure>> {
         let end = Instant::now() + COMMAND_REPORT_TIMEOUT;
-        let mut outcomes = vec![Some("no answer in time".to_owned()); records.len()];
+        let mut outcomes: Vec<_> = records.iter().map(|_| None).collect();
         let (mut sent, mut reported) = (0, 0);
         while reported < records.len() {
-            if let Some((draft, topic, partition)) = records.get(sent) {
-                let record = outgoing(None, draft, topic, *partition);
-                let result = self.target.send(&record, sent as u64);
+            if let Some(record) = records.get(sent) {
+                let result = self.target.send(&record.outgoing(), sent as u64);
                 if !matches!(result, SendResult::QueueFull) {
                     if let SendResult::Failed(failure) = result {
-                        outcomes[sent] = Some(failure.detail);
+                        outcomes[sent] = Some(Err(failure));
                         reported += 1;
                     }
                     sent += 1;
                     continue;
                 }
             }
+            // A client without a connection may never report, so the wait has a timeout.
             let Ok(reports) = timeout_at(end, self.target.next_reports()).await else {
                 break;
             };
             reported += reports.len();
             for report in reports {
-                let failure = report.outcome.err().map(|failure| failure.detail);
-                outcomes[report.ticket as usize] = failure;
+                let position = report.position;
+                outcomes[report.ticket as usize] = Some(report.outcome.map(|()| position));
             }
         }
-        outcomes
+        let outcomes = outcomes.into_iter().enumerate();
+        let outcome = |(number, outcome): (usize, Option<_>)| {
+            outcome.unwrap_or_else(|| Err(self.unreported(number < sent)))
+        };
+        outcomes.map(outcome).collect()
+    }
+
+    fn unreported(&self, is_sent: bool) -> DeliveryFailure {
+        let problem = self.health.not_ready().pop();
+        let detail = problem.map_or_else(|| "no answer in time".to_owned(), |it| it.reason);
+        let kind = match is_sent {
+            true => FailureKind::MaybeDelivered,
+            false => FailureKind::NotDelivered,
+        };
+        DeliveryFailure::new(kind, DeadLetterReason::TimedOut, detail)
     }
 
     /// Sends the record. Returns its partition and offset if the broker reports them.
-    pub(super) async fn send(
-        &mut self,
-        key: Option<&[u8]>,
-        draft: &Draft,
-        topic: &str,
-        partition: Option<i32>,
-    ) -> Result<Option<(i32, Offset)>> {
-        let record = outgoing(key, draft, topic, partition);
-        let sent = match self.target.send(&record, 0) {
-            SendResult::Accepted => reported(&mut *self.target, &self.health).await?,
-            SendResult::QueueFull => bail!("not sent: the queue of the client is full"),
-            SendResult::Failed(failure) => Err(failure),
-        };
-        let DeliveryFailure { kind, detail, .. } = match sent {
-            Ok(position) => return Ok(position),
-            Err(failure) => failure,
-        };
-        let name = &self.name;
+    pub(super) async fn send(&mut self, record: &SourceRecord) -> Result<Position> {
+        let outcomes = self.send_all(std::slice::from_ref(record)).await;
+        let outcome = outcomes.into_iter().next();
+        let outcome = outcome.context("each record has an outcome")?;
+        outcome.map_err(|failure| self.error(failure, record))
+    }
+
+    /// Why the record was not sent, for people.
+    pub(super) fn error(&self, failure: DeliveryFailure, record: &SourceRecord) -> Error {
+        let DeliveryFailure { kind, detail, .. } = failure;
+        let (name, topic) = (&self.name, &record.topic);
         match kind {
             FailureKind::Rejected => {
-                let text = format!("not sent: {name} refuses it for {topic}: {detail}");
-                Err(RejectedByBroker(text).into())
+                RejectedByBroker(format!("not sent: {name} refuses it for {topic}: {detail}"))
+                    .into()
             }
             FailureKind::NotDelivered => {
-                bail!("not sent: {name} does not accept it for {topic} now: {detail}")
+                anyhow!("not sent: {name} does not accept it for {topic} now: {detail}")
             }
-            FailureKind::MaybeDelivered | FailureKind::ClientFailed => bail!(
+            FailureKind::MaybeDelivered | FailureKind::ClientFailed => anyhow!(
                 "{name} has not confirmed it within {} s: {detail}. It may have arrived: look before you send it again",
                 COMMAND_DELIVERY_TIMEOUT.as_secs()
             ),
@@ -115,20 +135,17 @@ impl SourceProducer {
     }
 }
 
-fn outgoing<'a>(
-    key: Option<&'a [u8]>,
-    draft: &'a Draft,
-    topic: &'a str,
-    partition: Option<i32>,
-) -> OutgoingRecord<'a> {
-    OutgoingRecord {
-        topic,
-        partition,
-        key,
-        payload: draft.payload.as_deref(),
-        headers: Headers::from_block(&draft.headers),
-        keep_header: |name| name != SUBJECT.as_bytes(),
-        extra_headers: &[],
+impl SourceRecord {
+    fn outgoing(&self) -> OutgoingRecord<'_> {
+        OutgoingRecord {
+            topic: &self.topic,
+            partition: self.partition,
+            key: self.key.as_deref(),
+            payload: self.draft.payload.as_deref(),
+            headers: Headers::from_block(&self.draft.headers),
+            keep_header: |name| name != SUBJECT.as_bytes(),
+            extra_headers: &[],
+        }
     }
 }
 
@@ -136,27 +153,6 @@ pub(super) async fn close(producer: Option<SourceProducer>) {
     if let Some(mut producer) = producer {
         producer.target.close().await;
     }
-}
-
-/// Waits for the delivery report. A client without a connection may never report, so the wait has a
-/// timeout.
-async fn reported(
-    target: &mut dyn Target,
-    health: &Health,
-) -> Result<Result<Option<(i32, Offset)>, DeliveryFailure>> {
-    let reports = tokio::time::timeout(COMMAND_REPORT_TIMEOUT, target.next_reports()).await;
-    if let Ok(mut reports) = reports {
-        let report = reports
-            .pop()
-            .context("the client reports on every record")?;
-        return Ok(report.outcome.map(|()| report.position));
-    }
-    let problem = health.not_ready().pop();
-    Ok(Err(DeliveryFailure {
-        kind: FailureKind::MaybeDelivered,
-        reason: DeadLetterReason::TimedOut,
-        detail: problem.map_or_else(|| "no answer".to_owned(), |problem| problem.reason),
-    }))
 }
 
 #[cfg(test)]
@@ -183,16 +179,18 @@ mod tests {
                 payload: None,
                 due: None,
             };
-            (draft, "in".to_owned(), Some(partition))
+            SourceRecord {
+                key: None,
+                draft,
+                topic: "in".to_owned(),
+                partition: Some(partition),
+            }
         };
         let records: Vec<_> = (0..4).map(record).collect();
         let outcomes = producer.send_all(&records).await;
-        let is_written: Vec<_> = outcomes.iter().map(Option::is_none).collect();
+        let is_written: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
         assert_eq!(is_written, [true, false, true, false], "{outcomes:?}");
-        assert!(
-            outcomes[3]
-                .as_ref()
-                .is_some_and(|why| !why.contains("in time"))
-        );
+        let failure = outcomes[3].as_ref().unwrap_err();
+        assert!(!failure.detail.contains("in time"), "{failure:?}");
     }
 }

@@ -51,6 +51,8 @@ pub(crate) const BULK_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const BULK_CALL_SECONDS: usize = 8;
 /// Messages that a call changes without `limit`.
 pub(crate) const BULK_LIMIT_DEFAULT: usize = 1_000;
+/// Records of a call for many messages that are written together. Other changes wait for them, some milliseconds as a rule.
+pub(crate) const CHANGES_PER_WRITE_MAX: u32 = 100;
 /// Changes per second without `rate`.
 pub(crate) const BULK_RATE_DEFAULT: u32 = 100;
 /// Lines that the store keeps of each part of the audit list, and that wait for the store at most.

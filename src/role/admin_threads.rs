@@ -60,9 +60,8 @@ pub(super) fn start(
         let config = &for_changes.config;
         let connect = async || for_changes.store.connect_admin().await;
         let requests = Requests::new(for_changes.keys.clone(), connect);
-        let mut writer = ChangeWriter::default();
-        let write = async |change| writer.write(config, change).await;
-        admin::changes::serve(changes_in, write, requests, stop.clone()).await;
+        let mut writer = ChangeWriter::new(config);
+        admin::changes::serve(changes_in, &mut writer, requests, stop.clone()).await;
         writer.close().await;
         stop.cancelled().await;
         anyhow::Ok(())

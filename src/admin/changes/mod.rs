@@ -75,10 +75,26 @@ pub(crate) enum ChangeError {
     Failed(String),
 }
 
+/// Writes records to the sources of routes.
+pub(crate) trait WriteChanges {
+    /// Writes one record, or the control records of a route. Answers with the JSON of the receipt, or of the
+    /// written partitions.
+    async fn write(&mut self, change: Change) -> Result<String, ChangeError>;
+
+    /// Writes changes of messages of one route together. Returns the outcomes in their order.
+    async fn write_many(&mut self, changes: Vec<Change>) -> Vec<Result<(), ChangeError>>;
+}
+
+/// Changes, and where their outcome goes.
+pub(crate) enum ChangeCall {
+    One(Box<OneChange>),
+    /// The caller audits them together.
+    Many(Vec<Change>, oneshot::Sender<Vec<Result<(), ChangeError>>>),
+}
+
 /// A change, and where its receipt goes.
-pub(crate) struct ChangeCall {
-    /// `None`: a line for many changes follows.
-    entry: Option<AuditEntry>,
+pub(crate) struct OneChange {
+    entry: AuditEntry,
     change: Change,
     /// The request has an idempotency key.
     request: Option<KeyedRequest>,
@@ -109,51 +125,71 @@ pub(crate) fn channel() -> (Changes, mpsc::Receiver<ChangeCall>) {
 /// its turn is not written, because the client may repeat it.
 pub(crate) async fn serve<C>(
     mut calls: mpsc::Receiver<ChangeCall>,
-    mut write: impl AsyncFnMut(Change) -> Result<String, ChangeError>,
+    writer: &mut impl WriteChanges,
     mut requests: Requests<C>,
     stop: StopToken,
 ) where
     C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>,
 {
     while let Some(Some(call)) = stop.run_until_cancelled(calls.recv()).await {
-        if call.reply.is_closed() {
-            continue;
-        }
-        let first = match &call.request {
-            Some(request) => requests.begin(request).await,
-            None => Ok(None),
-        };
-        let (outcome, written) = match first {
-            Err(problem) => (outcome_of(&problem), Err(problem)),
-            Ok(Some(receipt)) => {
-                let is_repeat = true;
-                ("repeated", Ok(PublishAnswer { receipt, is_repeat }))
+        match call {
+            ChangeCall::One(call) if call.reply.is_closed() => {}
+            ChangeCall::One(call) => write_one(*call, writer, &mut requests, &stop).await,
+            ChangeCall::Many(_, reply) if reply.is_closed() => {}
+            ChangeCall::Many(changes, reply) => {
+                let written = until_stopped(&stop, writer.write_many(changes)).await;
+                // Fails if the client has left. Without an answer, the caller knows of the stop.
+                let _ = written.map(|written| reply.send(written));
             }
-            Ok(None) => {
-                let stopped = async {
-                    stop.cancelled().await;
-                    tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
-                };
-                // Safe to drop: the record may still arrive, as after any lost acknowledgement.
-                let written = tokio::select! {
-                    biased;
-                    written = write(call.change) => Some(written),
-                    () = stopped => None,
-                };
-                // After a stop the record may still arrive. A repeat gets 409 until the state expires, and publishes then.
-                if let (Some(request), Some(written)) = (&call.request, &written) {
-                    requests.end(request, written.as_deref().ok()).await;
-                }
-                answer(written)
-            }
-        };
-        if let Some(entry) = call.entry {
-            let receipt = written.as_ref().ok().map(|answer| answer.receipt.as_str());
-            entry.at(receipt).record(outcome);
         }
-        // Fails if the client has left.
-        let _ = call.reply.send(written);
     }
+}
+
+/// `None`: the service stopped meanwhile.
+async fn until_stopped<T>(stop: &StopToken, write: impl Future<Output = T>) -> Option<T> {
+    let stopped = async {
+        stop.cancelled().await;
+        tokio::time::sleep(ADMIN_STOP_TIMEOUT).await;
+    };
+    // Safe to drop: a record may still arrive, as after any lost acknowledgement.
+    tokio::select! {
+        biased;
+        written = write => Some(written),
+        () = stopped => None,
+    }
+}
+
+async fn write_one<C>(
+    call: OneChange,
+    writer: &mut impl WriteChanges,
+    requests: &mut Requests<C>,
+    stop: &StopToken,
+) where
+    C: AsyncFn() -> Result<Rc<dyn AdminStore>, Error>,
+{
+    let first = match &call.request {
+        Some(request) => requests.begin(request).await,
+        None => Ok(None),
+    };
+    let (outcome, written) = match first {
+        Err(problem) => (outcome_of(&problem), Err(problem)),
+        Ok(Some(receipt)) => {
+            let is_repeat = true;
+            ("repeated", Ok(PublishAnswer { receipt, is_repeat }))
+        }
+        Ok(None) => {
+            let written = until_stopped(stop, writer.write(call.change)).await;
+            // After a stop the record may still arrive. A repeat gets 409 until the state expires, and publishes then.
+            if let (Some(request), Some(written)) = (&call.request, &written) {
+                requests.end(request, written.as_deref().ok()).await;
+            }
+            answer(written)
+        }
+    };
+    let receipt = written.as_ref().ok().map(|answer| answer.receipt.as_str());
+    call.entry.at(receipt).record(outcome);
+    // Fails if the client has left.
+    let _ = call.reply.send(written);
 }
 
 /// The outcome of a request that wrote nothing, for the audit list.
@@ -263,7 +299,7 @@ impl Changes {
     ) -> Result<String, Problem> {
         actor.require_change()?;
         let entry = AuditEntry::new(&actor, action, &change);
-        let written = self.send(Some(entry), change, None).await?;
+        let written = self.send(entry, change, None).await?;
         Ok(written.receipt)
     }
 
@@ -278,7 +314,7 @@ impl Changes {
         let entry = AuditEntry::new(actor, "publish", &change);
         let request = request.map(|(name, digest)| self.running.start(name, digest));
         match request.transpose() {
-            Ok(request) => self.send(Some(entry), change, request).await,
+            Ok(request) => self.send(entry, change, request).await,
             Err(problem) => {
                 entry.record(outcome_of(&problem));
                 Err(problem)
@@ -286,30 +322,39 @@ impl Changes {
         }
     }
 
-    /// Writes one record of many. The caller has checked the right, and audits them together.
-    pub(super) async fn write_one_of_many(&self, change: Change) -> Result<String, Problem> {
-        let written = self.send(None, change, None).await?;
-        Ok(written.receipt)
+    /// Writes records of one route together. The caller has checked the right, and audits them. Without an error, the outcomes
+    /// are those of the changes in their order.
+    pub(super) async fn write_many(
+        &self,
+        changes: Vec<Change>,
+    ) -> Result<Vec<Result<(), ChangeError>>, Problem> {
+        let (reply, outcomes) = oneshot::channel();
+        self.call(ChangeCall::Many(changes, reply), outcomes).await
     }
 
     async fn send(
         &self,
-        entry: Option<AuditEntry>,
+        entry: AuditEntry,
         change: Change,
         request: Option<KeyedRequest>,
     ) -> Result<PublishAnswer, Problem> {
         let (reply, receipt) = oneshot::channel();
-        let call = ChangeCall {
+        let call = OneChange {
             entry,
             change,
             request,
             reply,
         };
+        self.call(ChangeCall::One(Box::new(call)), receipt).await?
+    }
+
+    /// Waits for the answer to the call.
+    async fn call<T>(&self, call: ChangeCall, answer: oneshot::Receiver<T>) -> Result<T, Problem> {
         if self.calls.try_send(call).is_err() {
             return Err(Problem::busy("too many changes at once: try again"));
         }
-        match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, receipt).await {
-            Ok(Ok(written)) => written,
+        match tokio::time::timeout(ADMIN_CHANGE_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => Err(Problem::unavailable("the service is stopping")),
             Err(_) => {
                 let text = "the broker has not confirmed the record in time. It may have arrived: look for it before you repeat the request";

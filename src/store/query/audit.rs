@@ -45,7 +45,7 @@ pub(crate) struct AuditLine {
     /// Records that the broker has acknowledged.
     pub(crate) changed: Option<u64>,
     pub(crate) refused: Option<u64>,
-    /// 1: one more record was sent than `changed` says, and may have arrived.
+    /// Records that were sent besides those of `changed`, and may have arrived.
     pub(crate) unconfirmed: Option<u64>,
     /// Messages whose payloads were shown.
     pub(crate) shown: Option<u64>,
