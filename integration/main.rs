@@ -42,7 +42,6 @@ mod foreign;
 mod hints;
 mod init;
 mod installations;
-mod interface_load;
 mod levels;
 mod login;
 mod memory;
