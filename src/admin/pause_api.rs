@@ -246,7 +246,7 @@ mod tests {
         for (note, name, expected) in [
             (&*longest, "operator", "(operator, ffff:"),
             (&*longest, &*long_name, "(ada.lovelace@..., ffff:"),
-            ("", &*long_name, "...., ffff:"),
+            ("", &*long_name, "..., ffff:"),
         ] {
             let who = actor(name).text();
             let (at, change) = control(&report, true, (note, &who)).unwrap();
