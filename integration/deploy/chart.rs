@@ -109,8 +109,8 @@ fn the_service_accepts_each_configuration_of_the_chart() {
         std::fs::write(folder.path().join("keys"), keys).unwrap();
         std::fs::write(folder.path().join("token"), "of-sixteen-characters").unwrap();
         let teams = folder.path().join("teams");
-        std::fs::create_dir(&teams).unwrap();
-        std::fs::write(teams.join("billing.toml"), TEAM).unwrap();
+        std::fs::create_dir_all(teams.join("postdate-billing")).unwrap();
+        std::fs::write(teams.join("postdate-billing/routes.toml"), TEAM).unwrap();
         let papers = Papers::new();
         let mut text = configuration(&output(&mut helm("template", example, &[])));
         for (file, paper) in [
@@ -197,6 +197,11 @@ fn invalid_values_are_refused_with_the_reason() {
             "small",
             "adminToken.secretName=",
             "adminToken.secretName is required",
+        ),
+        (
+            "small",
+            "console.userHeader=X-User",
+            "without console.proxies nobody may name a user",
         ),
         (
             "small",

@@ -216,8 +216,11 @@ impl Auth {
             operator_certificates,
             ..
         } = &*self.credentials;
-        let user = client.and_then(|client| self.user(headers, client.address.ip()));
-        let certificate = client.and_then(|client| client.certificate.as_ref());
+        let proxied = client.filter(|client| self.is_proxy(client.address.ip()));
+        let user = proxied.and_then(|_| self.user(headers));
+        // The certificate of a proxy gives none of its users a right.
+        let direct = client.filter(|_| proxied.is_none());
+        let certificate = direct.and_then(|client| client.certificate.as_ref());
         let certificate_name = certificate.and_then(|certificate| {
             let mut names = operator_certificates.iter();
             names.find(|name| has_dns_name(certificate, name))
@@ -225,7 +228,6 @@ impl Auth {
         let (name, may_change) = if proves(&self.operator) {
             (OPERATOR, true)
         } else if let Some(user) = user {
-            // The certificate is that of the proxy.
             (user, operators.iter().any(|name| name == user))
         } else if let Some(name) = certificate_name {
             (name.as_str(), true)
@@ -254,22 +256,23 @@ impl Auth {
         })
     }
 
-    /// The user that a trusted proxy names.
-    fn user<'h>(&self, headers: &'h HeaderMap, sender: IpAddr) -> Option<&'h str> {
-        let header = self.credentials.user_header.as_ref()?;
+    /// Returns whether the user header of this sender is trusted.
+    fn is_proxy(&self, sender: IpAddr) -> bool {
+        let mut proxies = self.credentials.proxies.iter();
         let sender = sender.to_canonical();
-        let is_trusted = self
-            .credentials
-            .proxies
-            .iter()
-            .any(|proxy| proxy.contains(&sender));
+        self.credentials.user_header.is_some() && proxies.any(|proxy| proxy.contains(&sender))
+    }
+
+    /// The user that a trusted proxy names.
+    fn user<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+        let header = self.credentials.user_header.as_ref()?;
         let mut values = headers.get_all(header).iter();
         // A proxy that appends to the header of its client would give two, or a comma.
         let (value, None) = (values.next()?, values.next()) else {
             return None;
         };
         let user = value.to_str().ok()?;
-        (is_trusted && is_user_name(user)).then_some(user)
+        is_user_name(user).then_some(user)
     }
 }
 

@@ -433,33 +433,30 @@ impl ChangeApi {
             }
             batch.push(change);
             if batch.len() == batch_max(request.rate) {
-                self.write(std::mem::take(&mut batch), start, audit).await?;
+                self.write(std::mem::take(&mut batch), audit).await?;
             }
         }
-        self.write(batch, start, audit).await?;
+        self.write(batch, audit).await?;
         Ok(true)
     }
 
     /// Writes the changes together, and waits until the next ones may follow.
-    async fn write(
-        &self,
-        batch: Vec<Change>,
-        start: Instant,
-        audit: &mut Audit<'_>,
-    ) -> Result<(), Problem> {
+    async fn write(&self, batch: Vec<Change>, audit: &mut Audit<'_>) -> Result<(), Problem> {
         if batch.is_empty() {
             return Ok(());
         }
-        audit.unconfirmed = batch.len() as u64;
-        let outcomes = self.changes.write_many(batch).await?;
-        audit.unconfirmed = 0;
+        let (start, count) = (Instant::now(), batch.len() as u32);
+        audit.unconfirmed = count.into();
+        let written = self.changes.write_many(batch).await;
+        if written.as_ref().map_or_else(Problem::is_busy, |_| true) {
+            audit.unconfirmed = 0;
+        }
+        let outcomes = written?;
         if let Some((unconfirmed, why)) = audit.report.count_written(outcomes) {
             audit.unconfirmed = unconfirmed;
             return Err(Problem::unavailable(why));
         }
-        let sent = u32::try_from(audit.report.changed + audit.report.refused);
-        let sent = sent.unwrap_or(u32::MAX);
-        sleep_until(start + Duration::from_secs(1) * sent / audit.request.rate).await;
+        sleep_until(start + Duration::from_secs(1) * count / audit.request.rate).await;
         Ok(())
     }
 }

@@ -55,6 +55,10 @@ impl Problem {
         Self::unavailable(detail).with_code(BUSY)
     }
 
+    pub(super) fn is_busy(&self) -> bool {
+        self.code == Some(BUSY)
+    }
+
     pub(super) fn status_code(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

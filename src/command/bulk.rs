@@ -21,6 +21,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::json;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
 /// Cancels all waiting messages of a route.
 pub fn purge(access: &Access, purge: &PurgeArgs) -> Result<Outcome> {
@@ -245,13 +246,13 @@ impl Bulk {
         writer: &mut ChangeWriter<'_>,
         report: &mut BulkReport,
     ) -> Result<()> {
-        let pause = Duration::from_secs(1) * batch.len() as u32 / self.rate;
+        let next = Instant::now() + Duration::from_secs(1) * batch.len() as u32 / self.rate;
         let outcomes = writer.write_many(batch).await;
         if let Some((_, why)) = report.count_written(outcomes) {
             return Err(anyhow!(why));
         }
         self.show_progress(report);
-        tokio::time::sleep(pause).await;
+        sleep_until(next).await;
         Ok(())
     }
 }

@@ -136,7 +136,7 @@ impl Admin {
             if network(text).is_none() {
                 at.key("proxies").key(index).refuse(
                     format!("{text:?} is no address and no network of proxies"),
-                    "write an address such as \"10.1.2.3\", or a network such as \"10.1.2.0/24\"",
+                    "write an address such as \"10.1.2.3\", or a network such as \"10.1.2.0/24\" without bits behind its prefix",
                 );
             }
         }

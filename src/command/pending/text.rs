@@ -63,7 +63,8 @@ fn table(report: &PendingReport, page: &Page) -> String {
             shard.route == route.route && waits > 0
         };
         let shards: Vec<&PendingShard> = report.shards.iter().filter(holds).collect();
-        let first = first_hour(route.first_hour_ms, report.at_ms);
+        let first = shards.iter().filter_map(|shard| shard.first_hour_ms).min();
+        let first = first_hour(first, report.at_ms);
         let names = [
             mark(route.route.clone(), route.configured),
             several(route.shards, "shard"),
@@ -276,8 +277,8 @@ mod tests {
             messages,
             bytes: 0,
         };
-        let route = |name: &str, configured, shards, amount, first: i64| PendingRoute {
-            first_hour_ms: Some(THIS_HOUR + first * HOUR_MS),
+        let route = |name: &str, configured, shards, amount| PendingRoute {
+            first_hour_ms: None,
             last_hour_ms: None,
             paused: 0,
             route: name.into(),
@@ -291,8 +292,8 @@ mod tests {
             at_ms: NOW,
             total: amount(128_412, 3),
             routes: vec![
-                route("mail", false, 1, amount(12, 3), -2),
-                route("orders", true, 3, amount(128_400, 0), 0),
+                route("mail", false, 1, amount(12, 3)),
+                route("orders", true, 3, amount(128_400, 0)),
             ],
             shards: vec![
                 shard("mail", "mail.delayed", 0, 12, Some(-2)),

@@ -71,20 +71,30 @@ impl Sources {
     }
 }
 
-/// The files `*.toml` of a folder, by name.
+/// The files `*.toml` of a folder and of the folders in it, by path.
 fn toml_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        // An editor or a ConfigMap has hidden names for files that are not whole.
-        if name.ends_with(".toml") && !name.starts_with('.') {
-            files.push(entry.path());
+    for path in visible_entries(folder)? {
+        match path.is_dir() {
+            true => files.append(&mut visible_entries(&path)?),
+            false => files.push(path),
         }
     }
+    files.retain(|path| path.extension().is_some_and(|it| it == "toml") && !path.is_dir());
     files.sort();
     Ok(files)
+}
+
+/// An editor or a ConfigMap has hidden names for files that are not whole.
+fn visible_entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let is_visible = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        !name.to_string_lossy().starts_with('.')
+    };
+    let paths = paths.filter(|path| path.as_ref().is_ok_and(is_visible) || path.is_err());
+    paths.collect()
 }
 
 #[cfg(test)]
@@ -115,7 +125,9 @@ dead_letter = { kafka = "main", topic = "orders.dead" }
         std::fs::write(&file, MAIN).unwrap();
         std::fs::create_dir(folder.path().join("teams")).unwrap();
         for (name, text) in teams {
-            std::fs::write(folder.path().join("teams").join(name), text).unwrap();
+            let file = folder.path().join("teams").join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
         }
         match Config::load_with(&file, []) {
             Ok(config) => Ok(config.routes.into_keys().collect()),
@@ -131,6 +143,10 @@ dead_letter = { kafka = "main", topic = "orders.dead" }
         let other = TEAM.replace("orders", "mail");
         let teams = [("a.toml", TEAM), ("b.toml", &other), ("notes.txt", "?")];
         assert_eq!(load(&teams).unwrap(), ["mail", "orders", "own"]);
+        let own_folders = [("a/routes.toml", TEAM), ("b/routes.toml", &other)];
+        assert_eq!(load(&own_folders).unwrap(), ["mail", "orders", "own"]);
+        let hidden = [(".a/routes.toml", TEAM), ("b/.routes.toml", &other)];
+        assert_eq!(load(&hidden).unwrap(), ["own"]);
         assert_eq!(load(&[]).unwrap(), ["own"]);
     }
 

@@ -67,8 +67,8 @@ pub(crate) struct PendingRoute {
     /// stored. `None`: no message waits.
     #[serde(default)]
     pub(crate) first_hour_ms: Option<i64>,
-    /// Start of the last hour in which messages are due, as `first_hour_ms`. `None` also if messages wait
-    /// that are not counted by hour yet.
+    /// Start of the last hour in which messages may be due. `None` also if messages wait that are not
+    /// counted by hour yet.
     #[serde(default)]
     pub(crate) last_hour_ms: Option<i64>,
     /// Paused shards of the sources that the configuration has.

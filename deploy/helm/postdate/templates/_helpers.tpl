@@ -79,6 +79,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range $key := list "environment" "colour" }}
 {{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
 {{- end }}
+{{- if and .Values.console.userHeader (not .Values.console.proxies) }}{{ fail "console.userHeader: without console.proxies nobody may name a user" }}{{ end }}
 {{- with .Values.console.userHeader }}{{ $_ := set $admin "user_header" . }}{{ end }}
 {{- range $key := list "proxies" "operators" }}
 {{- with get $.Values.console $key }}{{ $_ := set $admin $key . }}{{ end }}
@@ -120,9 +121,9 @@ capabilities:
 - name: config
   mountPath: /etc/postdate
   readOnly: true
-{{- if .Values.teams }}
-- name: teams
-  mountPath: /etc/postdate-teams
+{{- range $index, $team := .Values.teams }}
+- name: team-{{ $index }}
+  mountPath: /etc/postdate-teams/{{ $team }}
   readOnly: true
 {{- end }}
 # The lock of the worker's name outlasts a restart of the container, so the next process takes the shards back at once.
@@ -163,14 +164,10 @@ capabilities:
 - name: config
   configMap:
     name: {{ include "postdate.name" . }}
-{{- with .Values.teams }}
-- name: teams
-  projected:
-    sources:
-      {{- range . }}
-      - configMap:
-          name: {{ . }}
-      {{- end }}
+{{- range $index, $team := .Values.teams }}
+- name: team-{{ $index }}
+  configMap:
+    name: {{ $team }}
 {{- end }}
 - name: tmp
   emptyDir:
