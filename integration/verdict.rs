@@ -218,7 +218,10 @@ dead_letter = {{ kafka = "main", topic = "{deployment}.dead" }}
             .unwrap();
         let mut asked = TopicPartitionList::new();
         asked.add_partition(&self.source, partition);
-        let committed = consumer.committed_offsets(asked, PATIENCE).unwrap();
+        // A coordinator that was silent may have to be asked for again.
+        let committed = eventually("the group coordinator answers", PATIENCE, || {
+            consumer.committed_offsets(asked.clone(), PATIENCE).ok()
+        });
         let element = &committed.elements()[0];
         (
             element.offset().to_raw().unwrap_or(-1),
