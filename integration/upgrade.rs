@@ -343,7 +343,9 @@ fn upgrade_and_roll_back(name: &str, options: &'static str, stop_new: fn(&mut Po
     assert!(!fleet.stored_versions().contains(&ENCRYPTED));
     std::fs::write(fleet.keys.path(), format!("{key}plain\n")).unwrap();
     fleet.replace_all(terminate, Fleet::start_with_keys);
+    // A new process writes it when it knows that all workers read it.
     eventually("the new format is written", LIMIT, || {
+        fleet.scene.send(4, 5_000..20_000);
         fleet.stored_versions().contains(&ENCRYPTED).then_some(())
     });
 
