@@ -1,4 +1,5 @@
-//! Tests `postdate reschedule --reply` while the service is killed: each answer agrees with what arrives.
+//! Tests `postdate reschedule --reply` while the service is killed: each answer agrees with what arrives. And
+//! changes of rescheduled messages before Redis is emptied.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::env::{
-    Outgoing, PATIENCE, Postdate, Record, Sink, eventually, kafka, now_ms, program, unique,
+    Outgoing, PATIENCE, Postdate, Record, Redis, Sink, eventually, kafka, now_ms, program, redis,
+    unique,
 };
 use crate::service::{config, send_all};
 
@@ -128,4 +130,97 @@ fn rescheduled_messages_arrive_at_the_answered_due_time_although_the_service_is_
         assert!(route == "plain" || seen.len() == 1, "{id}: {seen:?}");
     }
     assert!(moved >= 4, "{moved} reschedules were in time");
+}
+
+/// A record that names the message `id`, with an answer if `is_request` is set.
+fn naming(topic: &str, id: &str, headers: &[(&str, String)], is_request: bool) -> Outgoing {
+    let record = Outgoing::to(topic).partition(0).header("postdate-id", id);
+    let record = match is_request {
+        true => record.header("postdate-reply-to", &topic_beside(topic, "answers")),
+        false => record,
+    };
+    headers
+        .iter()
+        .fold(record, |record, (name, value)| record.header(name, value))
+}
+
+/// Another topic of the same test.
+fn topic_beside(topic: &str, name: &str) -> String {
+    let (deployment, _) = topic.split_once('.').expect("the deployment is in front");
+    format!("{deployment}.{name}")
+}
+
+/// The last offset commit is older than the records that have gone back to their source.
+#[test]
+fn changes_of_rescheduled_messages_hold_when_redis_is_emptied_after_them() {
+    let deployment = unique("moved");
+    let topic = |name: &str| format!("{deployment}.{name}");
+    for name in ["plain", "exact", "out", "answers", "dead"] {
+        kafka().create_topic(&topic(name), 1, &[]);
+    }
+    let mut own = Redis::start();
+    let config = config(&deployment, &ROUTES.replace('@', &deployment));
+    let config = config.replace(&redis().url(), &own.url());
+    let _postdate = Postdate::ready_with(&config);
+    let sink = |names: &[&str]| {
+        let topics: Vec<String> = names.iter().map(|name| topic(name)).collect();
+        Sink::start(
+            kafka().addr(),
+            &Vec::from_iter(topics.iter().map(String::as_str)),
+        )
+    };
+    let (sources, answers) = (sink(&["plain", "exact"]), sink(&["answers"]));
+    let arrivals = sink(&["out", "dead"]);
+    let start = now_ms() + 1_000;
+    let at = |due: i64| ("postdate-at", (start + due).to_string());
+    let op = |name: &str| ("postdate-op", name.to_owned());
+    let ids =
+        ["plain", "exact"].map(|route| [0, 1, 2, 3].map(|number| format!("{route}-{number}")));
+    let ids: Vec<String> = ids.into_iter().flatten().collect();
+    let source = |id: &str| topic(&id[..5]);
+    let scheduled = ids.iter().flat_map(|id| {
+        let message = naming(&source(id), id, &[at(1_000)], false).payload(id);
+        let moved = naming(&source(id), id, &[op("reschedule"), at(15_000)], false);
+        [message, moved]
+    });
+    send_all(&scheduled.collect::<Vec<_>>());
+    let is_back = |record: &&Record| record.header("postdate-retry").is_some();
+    let are_back = |records: &[Record]| records.iter().filter(is_back).count() >= ids.len();
+    sources.wait_until("all are sent back", PATIENCE, are_back);
+    let is_cancelled = |id: &str| id.ends_with(['0', '1']);
+    let changes = ids.iter().map(|id| {
+        let headers = match is_cancelled(id) {
+            true => vec![op("cancel")],
+            false => vec![op("reschedule"), at(20_000)],
+        };
+        naming(&source(id), id, &headers, true)
+    });
+    send_all(&changes.collect::<Vec<_>>());
+    let answered = answers.wait_for(ids.len(), PATIENCE);
+    own.flush_all();
+    for answer in answered {
+        let answer: Value = serde_json::from_slice(&answer.payload.unwrap()).unwrap();
+        let id = answer["id"].as_str().unwrap();
+        let expected = if is_cancelled(id) {
+            "cancelled"
+        } else {
+            "rescheduled"
+        };
+        assert_eq!(answer["outcome"], expected, "{answer}");
+    }
+    let count = ids.len() / 2;
+    arrivals.wait_for(count, PATIENCE);
+    sleep_until(start + 22_000);
+    for id in &ids {
+        let mut seen = due_times(&arrivals.records(), id);
+        if id.starts_with("plain") {
+            seen.dedup();
+        }
+        let expected = if is_cancelled(id) {
+            vec![]
+        } else {
+            vec![start + 20_000]
+        };
+        assert_eq!(seen, expected, "{id}");
+    }
 }

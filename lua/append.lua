@@ -24,7 +24,8 @@
 --        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
 --          offset if it asks for an answer. A change is a letter and its fields:
 --            s  schedule: place
---            r  retry: place
+--            r  retry: place, and the offset of the place from which it was sent back, if that is known. It is
+--               cancelled if it still waits under the id
 --            k  schedule that keeps a first message: place, timestamp. The first is due later than the timestamp
 --            c  cancel
 --            m  reschedule: its offset, the new due time
@@ -54,6 +55,7 @@ for _ = 1, changes do
   local place = (kind == 's' or kind == 't' or is_retry or keeps_first) and fields:sub(1, 32)
   local of = kind == 't' and fields:sub(33) or kind == 'p' and fields
   local timestamp, reschedule = keeps_first and fields:sub(33), kind == 'm' and fields
+  local sent_from = is_retry and #fields > 32 and fields:sub(33)
   local changes_other = not (is_retry or keeps_first)
   local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
   local in_time, first, is_taken = false, nil, not of
@@ -62,7 +64,8 @@ for _ = 1, changes do
     local waiting = waiting_place(KEYS[4], ARGV[i])
     local is_other = waiting and waiting ~= place and (not of or waiting:sub(17) == of)
     local waits = is_other and not covers(s.delivered, waiting)
-    local may_change = waits and changes_other and (takes_claimed or not covers(s.claimed, waiting))
+    local is_old = sent_from and is_other and waiting:sub(17) == sent_from
+    local may_change = waits and (changes_other or is_old) and (takes_claimed or not covers(s.claimed, waiting))
       and not (reschedule and not before(waiting:sub(1, 16), reschedule:sub(17)))
     if may_change then
       for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[5], '[' .. waiting, '(' .. waiting .. 'g')) do
@@ -72,13 +75,13 @@ for _ = 1, changes do
       redis.call('ZADD', KEYS[5], 0, waiting .. (reschedule or ''))
     end
     if may_change and not covers(s.claimed, waiting) then
-      if not reschedule then cancelled = cancelled + 1 end
+      if not reschedule and not is_old then cancelled = cancelled + 1 end
       in_time = true
     end
     -- The effect names a changed message rather than one that was too late.
     if is_other and changes_other and not is_changed then named, is_changed = waiting, may_change end
     local keeps_id = waits
-      and (is_retry and not covers(s.claimed, waiting) or keeps_first and before(timestamp, waiting:sub(1, 16)))
+      and (is_retry and not is_old and (sent_from or not covers(s.claimed, waiting)) or keeps_first and before(timestamp, waiting:sub(1, 16)))
     if keeps_id then first = first or waiting end
     if may_change or place and waiting == place then is_taken = true end
     if not reschedule and (may_change or waiting and place and not keeps_id and not of) then redis.call('HDEL', KEYS[4], ARGV[i]) end

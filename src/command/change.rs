@@ -155,6 +155,7 @@ impl<'a> Copy<'a> {
             is_answer: false,
             id: Some(&copy.id),
             replaces: Some(self.of),
+            sent_from: None,
         };
         let mut line = String::new();
         let (key, payload) = (self.key.as_deref(), self.payload.as_deref());

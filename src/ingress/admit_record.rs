@@ -112,7 +112,10 @@ fn id_change<'a>(
     let kind = match (body.disposition, on_duplicate) {
         (Disposition::Retry(_), _) => match body.replaces {
             Some(of) => IdChangeKind::TakePlace { place, of },
-            None => IdChangeKind::Retry(place),
+            None => IdChangeKind::Retry {
+                place,
+                of: body.sent_from,
+            },
         },
         (_, OnDuplicate::Replace) => IdChangeKind::Schedule(place),
         (_, OnDuplicate::KeepFirst) => IdChangeKind::KeepFirst {

@@ -58,6 +58,8 @@ pub(crate) struct Body<'a> {
     /// The offset of the waiting message that this copy replaces. Only the append needs it, so no run
     /// stores it.
     pub(crate) replaces: Option<Offset>,
+    /// The offset of the place from which the message was sent back. No run stores it either.
+    pub(crate) sent_from: Option<Offset>,
     pub(crate) disposition: Disposition<'a>,
 }
 

@@ -100,6 +100,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Body<'_>> {
         until: optional(has(HAS_UNTIL), || reader.instant())?,
         dialect: optional(has(HAS_DIALECT), || Dialect::from_code(reader.byte()?))?,
         replaces: None,
+        sent_from: None,
         disposition: optional(has(HAS_DISPOSITION), || reader.disposition())?.unwrap_or_default(),
     };
     let is_answer = matches!(body.disposition, Disposition::Answer(_));
@@ -480,6 +481,7 @@ mod tests {
             until: Some(Timestamp::from_millis(2)),
             dialect: Some(Dialect::Etf1),
             replaces: None,
+            sent_from: None,
             disposition: Disposition::Retry(RetryState {
                 attempt: 300,
                 origin: "o",

@@ -52,6 +52,7 @@ impl TestMessage {
             until: self.until.map(Timestamp::from_millis),
             dialect: self.dialect,
             replaces: None,
+            sent_from: None,
             disposition: match &self.disposition {
                 TestDisposition::Deliver => Disposition::Deliver,
                 TestDisposition::Relay(timestamp) => Disposition::Relay {

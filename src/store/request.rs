@@ -115,9 +115,10 @@ pub(crate) enum IdChangeKind {
     /// The id now names the message at this place, which is in one of the runs of the append. A
     /// message that waited under the id is cancelled.
     Schedule(Cursor),
-    /// The id now names the message at this place, unless another message waits under it that is not
-    /// claimed. Cancels nothing.
-    Retry(Cursor),
+    /// The id now names the message at this place, which was sent back from the place at offset `of`. If the
+    /// message still waits there under the id, and is not claimed, that place is cancelled. But if another
+    /// message waits under the id, that one keeps it. Without `of`, it keeps it unless it is claimed.
+    Retry { place: Cursor, of: Option<Offset> },
     /// The id now names the message at this place. But if another message waits under it that is due
     /// after `timestamp`, that one keeps the id, and the message at this place is cancelled.
     KeepFirst { place: Cursor, timestamp: Timestamp },

@@ -118,6 +118,8 @@ pub(crate) enum InjectedFault {
     ForgetDeliveredReplacements,
     /// A retry, and a schedule that keeps the first message, take their id from a waiting message.
     AlwaysTakeId,
+    /// A message that was sent back takes its id only from a place that is done in the store.
+    ForgetSentFrom,
     /// A message that is claimed is rescheduled.
     RescheduleClaimed,
     /// A copy is delivered although its message does not wait under the id any more.

@@ -19,6 +19,7 @@
 //! | `answer` | `1` for the answer to a request; the field is absent for a message |
 //! | `id` | the id of the message; the field is absent if it has none |
 //! | `replaces` | offset of the message that this copy replaces, if that still waits under the id; the field is absent for others |
+//! | `from` | offset of the place from which the message was sent back; the field is absent if the message has no id, and on a copy |
 //!
 //! More fields may follow; this version ignores them. A new code of `error` or `dialect` needs a new
 //! version. Version 3 is that of a control record: see `control`. Each version keeps `v<number> mac=` in front, and the field `origin`. Version 0.1.0
@@ -127,6 +128,8 @@ pub(crate) struct RetryHeader<'a> {
     pub(crate) id: Option<&'a str>,
     /// The offset of the waiting message of which the record is a copy.
     pub(crate) replaces: Option<Offset>,
+    /// The offset of the place from which the message was sent back. It has an id.
+    pub(crate) sent_from: Option<Offset>,
 }
 
 impl<'a> RetryHeader<'a> {
@@ -174,10 +177,12 @@ impl<'a> RetryHeader<'a> {
         };
         let is_answer = optional_value("answer") == Some("1");
         let id = optional_value("id");
-        let replaces = match optional_value("replaces") {
-            Some(offset) => Some(Offset(offset.parse().ok()?)),
-            None => None,
+        let mut optional_offset = |key: &str| match optional_value(key) {
+            Some(offset) => offset.parse().map(|offset| Some(Offset(offset))),
+            None => Ok(None),
         };
+        let replaces = optional_offset("replaces").ok()?;
+        let sent_from = optional_offset("from").ok()?;
         let retry = RetryState {
             attempt: attempt.parse().ok()?,
             origin,
@@ -195,6 +200,7 @@ impl<'a> RetryHeader<'a> {
             is_answer,
             id,
             replaces,
+            sent_from,
         };
         let rest = fields.strip_prefix(value.to_string().as_str())?;
         let has_known_end = rest.is_empty() || more && rest.split(' ').skip(1).all(is_field);
@@ -239,6 +245,9 @@ impl fmt::Display for RetryHeader<'_> {
         if let Some(Offset(offset)) = self.replaces {
             write!(f, " replaces={offset}")?;
         }
+        if let Some(Offset(offset)) = self.sent_from {
+            write!(f, " from={offset}")?;
+        }
         Ok(())
     }
 }
@@ -264,6 +273,7 @@ mod tests {
             is_answer: false,
             id: None,
             replaces: None,
+            sent_from: None,
         }
     }
 
@@ -301,6 +311,13 @@ mod tests {
         let line = LINE.replace("attempt=2", "attempt=0");
         let line = line.replace("error=unknown_target", "error=");
         assert_eq!(rescheduled.to_string(), format!("{line} id=order-42"));
+        let sent_back = RetryHeader {
+            sent_from: Some(Offset(42)),
+            ..rescheduled
+        };
+        let with_place = format!("{line} id=order-42 from=42");
+        assert_eq!(sent_back.to_string(), with_place);
+        assert_eq!(RetryHeader::parse(&with_place, true), Some(sent_back));
         let copy = RetryHeader {
             replaces: Some(Offset(7)),
             ..rescheduled
@@ -365,7 +382,7 @@ mod tests {
             let error = (attempt > 0).then_some(error);
             let id = (attempt % 3 == 0).then_some("a:b");
             let retry = RetryState { attempt, origin: &origin, due: Timestamp::from_millis(due), error };
-            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0, id, replaces: id.map(|_| Offset(u64::from(attempt))) };
+            let value = RetryHeader { retry, target: target.as_deref(), dialect, at: Timestamp::from_millis(at), is_answer: attempt % 2 == 0, id, replaces: id.map(|_| Offset(u64::from(attempt))), sent_from: (due > at).then_some(Offset(u64::MAX)) };
             let line = value.to_string();
             prop_assert_eq!(RetryHeader::parse(&line, false), Some(value));
         }

@@ -46,6 +46,7 @@ pub(super) fn parse_retry<'a>(
         is_answer,
         id,
         replaces,
+        sent_from,
     }) = parsed.header()
     else {
         let is_newer = match proof {
@@ -91,6 +92,7 @@ pub(super) fn parse_retry<'a>(
         until: until.filter(|_| matches!(disposition, Disposition::Retry(_))),
         dialect,
         replaces,
+        sent_from,
         disposition,
         ..Body::of(record)
     };

@@ -313,6 +313,7 @@ fn a_retry_is_accepted_if_its_signature_verifies_on_this_record() {
         is_answer: false,
         id: None,
         replaces: None,
+        sent_from: None,
     };
     let keys = |text, accepts_unsigned| RetryKeys::new(text, accepts_unsigned);
     let line = |keys: &RetryKeys, key: &[u8], payload: &[u8]| {
@@ -467,6 +468,7 @@ fn a_message_keeps_what_it_named_and_leaves_the_rest_to_the_route() {
         until: None,
         dialect: None,
         replaces: None,
+        sent_from: None,
         disposition: Disposition::Deliver,
     };
     assert_eq!(

@@ -356,7 +356,7 @@ async fn a_message_whose_id_another_one_has_cannot_be_changed() {
     scene.append(0, (0, 1), &[(DAY, 0)]).await;
     // It was claimed when the other one was scheduled, and comes back with the same id.
     let place = Cursor::new(Timestamp::from_millis(DAY), Offset(12));
-    let change = IdChange::new("0", IdChangeKind::Retry(place));
+    let change = IdChange::new("0", IdChangeKind::Retry { place, of: None });
     scene.append_retry(1, place, "0", vec![change]).await;
     let search = Search {
         filter: orders(),

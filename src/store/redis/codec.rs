@@ -76,7 +76,10 @@ pub(super) fn offset_hex(offset: Offset) -> String {
 pub(super) fn id_change(change: &IdChange) -> [String; 2] {
     let kind = match change.kind {
         IdChangeKind::Schedule(place) => format!("s{}", place.to_hex()),
-        IdChangeKind::Retry(place) => format!("r{}", place.to_hex()),
+        IdChangeKind::Retry { place, of } => {
+            let of = of.map(offset_hex).unwrap_or_default();
+            format!("r{}{of}", place.to_hex())
+        }
         IdChangeKind::KeepFirst { place, timestamp } => {
             format!("k{}{}", place.to_hex(), due_hex(timestamp))
         }

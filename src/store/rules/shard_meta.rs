@@ -47,6 +47,14 @@ pub(crate) struct Change {
     pub(crate) request: Option<Offset>,
 }
 
+impl Change {
+    /// No request has cancelled it.
+    const CANCELLED: Self = Self {
+        moved: None,
+        request: None,
+    };
+}
+
 impl From<Change> for PlaceChange {
     fn from(change: Change) -> Self {
         match change.moved {
@@ -96,11 +104,7 @@ impl AppliedChanges {
 
     /// Cancels the new message at this place.
     fn drop_message(&mut self, place: Cursor) {
-        let dropped = Change {
-            moved: None,
-            request: None,
-        };
-        self.changed.push((place, dropped));
+        self.changed.push((place, Change::CANCELLED));
         self.in_time += 1;
     }
 }
@@ -200,8 +204,8 @@ impl ShardMeta {
         let mut outcome = AppliedChanges::default();
         for change in changes {
             let (new_place, moved) = match change.kind {
-                IdChangeKind::Retry(place) => {
-                    self.take_id(change, place, ids, |it| !self.is_free(Some(it)));
+                IdChangeKind::Retry { place, of } => {
+                    self.take_id_of_retry(change, (place, of), ids, &mut outcome);
                     continue;
                 }
                 IdChangeKind::KeepFirst { place, timestamp } => {
@@ -279,6 +283,29 @@ impl ShardMeta {
             Some(place) => outcome.drop_message(place),
             None => {}
         }
+    }
+
+    /// Names the message at this place by the id, which was sent back from another place. If the id still names
+    /// that one, the record shows that it is done.
+    fn take_id_of_retry(
+        &self,
+        change: &IdChange,
+        (place, of): (Cursor, Option<Offset>),
+        ids: &mut BTreeMap<Box<[u8]>, Cursor>,
+        outcome: &mut AppliedChanges,
+    ) {
+        let of = of.filter(|_| !fault!(ForgetSentFrom));
+        let is_old = |it: Cursor| it != place && Some(it.offset) == of;
+        let named = change.id.names().filter_map(|name| ids.get(name).copied());
+        let waits = named.filter(|it| is_old(*it) && self.may_change(*it, change));
+        outcome
+            .changed
+            .extend(waits.map(|it| (it, Change::CANCELLED)));
+        let keeps = |it: Cursor| match of {
+            Some(_) => !is_old(it) && !self.delivered.covers(it),
+            None => !self.is_free(Some(it)),
+        };
+        self.take_id(change, place, ids, keeps);
     }
 
     /// Names the message at this place by the id, unless it names a message that keeps it. Returns

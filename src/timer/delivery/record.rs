@@ -268,6 +268,7 @@ impl RecordBuilder {
             is_answer: body.is_answer(),
             id: body.id,
             replaces: None,
+            sent_from: body.id.map(|_| message.place.offset),
         };
         let payload = match body.disposition {
             Disposition::Answer(_) => Some(&*self.answer),
@@ -369,6 +370,7 @@ mod tests {
                 until: None,
                 dialect,
                 replaces: None,
+                sent_from: None,
                 disposition,
             },
         }

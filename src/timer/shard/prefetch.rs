@@ -358,6 +358,7 @@ mod tests {
                     until: None,
                     dialect: None,
                     replaces: None,
+                    sent_from: None,
                     disposition: Disposition::Deliver,
                 };
                 let mut bytes = Vec::new();

@@ -76,8 +76,32 @@ const FAULTS: &[Fault] = &[
     (
         "a retry takes its id from a later message",
         Some(Script::Append),
-        "is_retry and not covers(s.claimed, waiting) or",
+        "is_retry and not is_old and (sent_from or not covers(s.claimed, waiting)) or",
         "",
+    ),
+    (
+        "a retry takes its id from a later message that is claimed",
+        Some(Script::Append),
+        "(sent_from or not covers(s.claimed, waiting))",
+        "not covers(s.claimed, waiting)",
+    ),
+    (
+        "a retry leaves its earlier place waiting",
+        Some(Script::Append),
+        "(changes_other or is_old)",
+        "changes_other",
+    ),
+    (
+        "a retry leaves its id to its earlier place",
+        Some(Script::Append),
+        "is_retry and not is_old and",
+        "is_retry and",
+    ),
+    (
+        "the earlier place of a retry counts as cancelled by its producer",
+        Some(Script::Append),
+        "if not reschedule and not is_old then",
+        "if not reschedule then",
     ),
     (
         "a schedule takes the id from the first message",

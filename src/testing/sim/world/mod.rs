@@ -16,7 +16,7 @@ use crate::model::{
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::{Append, Balance, ShardStore};
-use crate::testing::broker::memory::MemoryCluster;
+use crate::testing::broker::memory::{MemoryCluster, StoredRecord};
 use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
 use crate::testing::sim::duplicate_counter::DuplicateCounter;
@@ -68,6 +68,8 @@ struct Inner {
     /// Cancelled messages that may still be delivered: the cancel came in time only on the second
     /// read, or the store has lost it and no commit shows that.
     uncancelled: RefCell<BTreeSet<(u32, i32, Offset)>>,
+    /// Places that the store has cancelled because their messages had been sent back.
+    sent_back: RefCell<BTreeSet<(u32, i32, Offset)>>,
     /// Messages that are due before it may have been claimed when the store last lost writes.
     claimed_at_loss: Cell<Timestamp>,
     /// Every cancel may be lost.
@@ -189,6 +191,7 @@ impl World {
             sent: RefCell::default(),
             cancelled: RefCell::default(),
             uncancelled: RefCell::default(),
+            sent_back: RefCell::default(),
             claimed_at_loss: Cell::new(Timestamp::AT_ONCE),
             may_lose_cancels: Cell::new(false),
             stored_to: RefCell::default(),
@@ -600,6 +603,9 @@ impl World {
             };
             let was_claimed = place.due <= self.0.claimed_at_loss.get();
             let place = (make, shard.partition.index, place.offset);
+            if self.is_sent_back(place) {
+                continue;
+            }
             let before = self.0.cancelled.borrow_mut().insert(place, watermark);
             if before.is_some() {
                 continue;
@@ -615,6 +621,28 @@ impl World {
                 self.note_message(&uid, format!("{uid} is cancelled"));
             }
         }
+    }
+
+    /// True if a later record continues the message of this place.
+    fn is_sent_back(&self, place: (u32, i32, Offset)) -> bool {
+        if self.0.cancelled.borrow().contains_key(&place) {
+            return false;
+        }
+        let mut known = self.0.sent_back.borrow_mut();
+        let from = format!("from={}", place.2);
+        let continues = |record: &StoredRecord| {
+            let mut headers = record.headers.iter();
+            let line = headers.find(|(name, _)| name == b"postdate-retry");
+            let line = line.and_then(|(_, line)| std::str::from_utf8(line.as_deref()?).ok());
+            record.partition == place.1
+                && line.is_some_and(|line| line.split(' ').any(|field| field == from))
+        };
+        let is_found =
+            known.contains(&place) || self.0.cluster.records(SOURCE).iter().any(continues);
+        if is_found {
+            known.insert(place);
+        }
+        is_found
     }
 
     /// The place and the payload of the first record of a message, which may be a retry.

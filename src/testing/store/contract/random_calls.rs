@@ -264,7 +264,10 @@ impl Sequence {
                     change.kind = IdChangeKind::Reschedule { by, due };
                 }
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 0 => {
-                    change.kind = IdChangeKind::Retry(place);
+                    // Some come from a place that waits, and others from an unknown one.
+                    let of = Offset(place.offset.0.saturating_sub(offset % 4));
+                    let of = Some(of).filter(|of| *of != place.offset);
+                    change.kind = IdChangeKind::Retry { place, of };
                 }
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 2 => {
                     let of = Offset(place.offset.0.saturating_sub(offset % 4));

@@ -93,13 +93,27 @@ impl Requester {
             5..8 => Kind::Reschedule(due + CLOCK_STEP_MAX + self.random.random_range(1_000..9_000)),
             _ => Kind::Replace,
         };
-        let request = Request {
-            id: format!("q{number}"),
-            named,
+        let change = |id: &str, kind| Request {
+            id: format!("{id}{number}"),
+            named: named.clone(),
             partition,
             kind,
         };
-        self.planned.insert((at, number), request);
+        self.planned.insert((at, number), change("q", kind));
+        // By then the message has usually gone back to its source.
+        if let Kind::Reschedule(moved) = kind
+            && self.random.random_bool(0.5)
+        {
+            let at = self.random.random_range(due + 200..moved - 500);
+            let later = moved + CLOCK_STEP_MAX + self.random.random_range(1_000..5_000);
+            let kind = match self.random.random_range(0..3) {
+                0 => Kind::Reschedule(later),
+                1 => Kind::Replace,
+                _ => Kind::Cancel,
+            };
+            self.planned
+                .insert((at, usize::MAX - number), change("again", kind));
+        }
     }
 
     fn send(&self, request: &Request) {
@@ -157,12 +171,14 @@ fn was_cancelled(world: &World, request: &Request) -> bool {
     named.any(|it| world.was_cancelled_at(it.partition, it.offset))
 }
 
-/// The faults of the answers to a request. `arrived`: when the named message arrived.
+/// The faults of the answers to a request. `arrived`: when the named message arrived. `second`: the answers to a
+/// later change of it.
 fn violations(
     world: &World,
     request: &Request,
     answers: &[Answer],
     arrived: &[i64],
+    second: &[Answer],
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_exact = world.is_exactly_once() || !world.may_have_duplicates();
@@ -175,13 +191,17 @@ fn violations(
     if let Kind::Reschedule(due) = request.kind {
         let is_too_early = |at: &i64| at + CLOCK_STEP_MAX < due;
         let is_rescheduled = answers.iter().any(|it| it.outcome == "rescheduled");
-        if is_rescheduled && !may_differ && arrived.iter().any(is_too_early) {
+        // A second change that was too late may undo the first one.
+        let is_undone = second
+            .iter()
+            .any(|it| it.outcome == "too_late" || it.is_late);
+        if is_rescheduled && !may_differ && !is_undone && arrived.iter().any(is_too_early) {
             wrong.push(format!(
                 "rescheduled to {due}, but it arrived at {arrived:?}"
             ));
         }
         let is_repeated = world.is_exactly_once() && arrived.len() > 1;
-        if arrived.is_empty() || is_repeated {
+        if arrived.is_empty() && !second.iter().any(is_cancel) || is_repeated {
             wrong.push(format!(
                 "rescheduled to {due}, and it arrived at {arrived:?}"
             ));
@@ -203,7 +223,8 @@ fn violations(
             is_cancelled && !arrived.is_empty() && !may_differ && !may_be_repeated;
         // A loss may undo a cancel before its answer goes out.
         let is_undone = || may_differ && was_cancelled(world, request);
-        let is_missing = is_expected && arrived.is_empty() && !is_undone();
+        let is_cancelled_later = second.iter().any(is_cancel);
+        let is_missing = is_expected && arrived.is_empty() && !is_undone() && !is_cancelled_later;
         if arrived_although || is_missing {
             wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
         }
@@ -269,8 +290,12 @@ fn run(seed: u64, is_exactly_once: bool, faults: Faults) -> (Vec<String>, BTreeM
             let found = answers.get(&request.id).map_or(&[][..], Vec::as_slice);
             let arrived = arrivals.get(&request.named).map_or(&[][..], Vec::as_slice);
             let text = |what| format!("{} of {}: {what}", request.id, request.named);
+            let second = request.id.replace('q', "again");
+            let second = Some(second).filter(|id| *id != request.id);
+            let second = second.and_then(|id| answers.get(&id));
+            let second = second.map_or(&[][..], Vec::as_slice);
             wrong.extend(
-                violations(&world, request, found, arrived)
+                violations(&world, request, found, arrived, second)
                     .into_iter()
                     .map(text),
             );
@@ -341,6 +366,7 @@ fn every_fault_injected_into_answers_is_caught() {
         (InjectedFault::ChangeUnclaimedOnly, true, Faults::ALL),
         (InjectedFault::PassCancelledBeforeAnswer, true, Faults::ALL),
         (InjectedFault::RescheduleClaimed, false, Faults::NONE),
+        (InjectedFault::ForgetSentFrom, true, Faults::ALL),
     ];
     let is_missed = |(injected, exactly, faults): &(InjectedFault, bool, Faults)| {
         fault_injection::with([*injected], || {

@@ -88,6 +88,7 @@ impl Story {
             is_answer: false,
             id: Some(&id),
             replaces: Some(self.offset),
+            sent_from: None,
         };
         let (bytes, mut line) = (self.uid.as_bytes(), String::new());
         let keys = RetryKeys::new(RETRY_KEY, false);

@@ -8,3 +8,4 @@ mod pauses;
 mod policies;
 mod quota;
 mod rate;
+mod sent_back;

@@ -12,8 +12,8 @@ fn reschedule(by: u64, due: Timestamp) -> IdChange {
     IdChange::new("id", IdChangeKind::Reschedule { by, due })
 }
 
-fn retry(place: Cursor) -> IdChange {
-    IdChange::new("id", IdChangeKind::Retry(place))
+fn retry(place: Cursor, of: Option<Offset>) -> IdChange {
+    IdChange::new("id", IdChangeKind::Retry { place, of })
 }
 
 fn keep_first(place: Cursor, timestamp: Timestamp) -> IdChange {
@@ -126,28 +126,72 @@ pub(in super::super) async fn a_retry_keeps_the_id_of_its_message(t: &Fixture<'_
     t.claim(1, Progress::new(waits, Watermark(1))).await;
     let again = place(due(2, 0), 1);
     let run = run_of("b", &[again]);
-    assert_eq!(t.append(1, 2, &[&run], &[retry(again)]).await, NO_CANCEL);
+    let of = Some(waits.offset);
+    let appended = t.append(1, 2, &[&run], &[retry(again, of)]).await;
+    assert_eq!(appended, NO_CANCEL);
     assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, CANCELLED);
     assert_eq!(claim(t, everything()).await.0, [again]);
+}
+
+/// The store has lost the claim.
+pub(in super::super) async fn a_retry_takes_the_id_from_the_place_that_it_comes_from(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    let again = place(due(2, 0), 2);
+    let run = run_of("b", &[again]);
+    let of = Some(waits.offset);
+    let changes = [reschedule(1, due(2, 0)), retry(again, of)];
+    let appended = t.append(1, 3, &[&run], &changes).await;
+    assert_eq!(appended, NO_CANCEL, "no producer has cancelled it");
+    let earlier_place = Progress::new(waits, Watermark(1));
+    assert_eq!(claim(t, earlier_place).await, (vec![waits], vec![]));
+    assert_eq!(t.append(3, 4, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(claim(t, everything()).await.0, [waits, again]);
 }
 
 pub(in super::super) async fn a_retry_takes_no_id_from_a_later_message(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     t.claim(1, Progress::new(waits, Watermark(1))).await;
-    let (later, again) = (place(due(3, 0), 1), place(due(2, 0), 2));
-    let runs = [run_of("b", &[later]), run_of("c", &[again])];
-    let changes = [schedule("id", later), retry(again)];
+    let later = place(due(3, 0), 1);
+    let again = [2, 3].map(|offset| place(due(2, 0), offset));
+    let runs = [run_of("b", &[later]), run_of("c", &again)];
+    let of = Some(waits.offset);
+    let changes = [
+        schedule("id", later),
+        retry(again[0], None),
+        retry(again[1], of),
+    ];
     assert_eq!(
-        t.append(1, 3, &[&runs[0], &runs[1]], &changes).await,
+        t.append(1, 4, &[&runs[0], &runs[1]], &changes).await,
         NO_CANCEL
     );
-    assert_eq!(t.append(3, 4, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(t.append(4, 5, &[], &[cancel("id")]).await, CANCELLED);
     let cancelled = claim(t, everything()).await.0;
     assert_eq!(
         cancelled,
         [later],
         "a retry leaves the id to a later message"
     );
+}
+
+/// After the loss of the claim the later message would keep the id as well.
+pub(in super::super) async fn a_retry_takes_no_id_from_a_claimed_message_at_another_place(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    let (of, again, later) = (Some(Offset(7)), place(due(3, 0), 1), place(due(4, 0), 3));
+    t.claim(1, Progress::new(waits, Watermark(1))).await;
+    let run = run_of("b", &[again]);
+    let appended = t.append(1, 2, &[&run], &[retry(again, of)]).await;
+    assert_eq!(appended, NO_CANCEL);
+    assert_eq!(t.append(2, 3, &[], &[cancel("id")]).await, MISSED);
+    t.acknowledge(1, Progress::new(waits, Watermark(1))).await;
+    let run = run_of("c", &[later]);
+    let appended = t.append(3, 4, &[&run], &[retry(later, of)]).await;
+    assert_eq!(appended, NO_CANCEL);
+    assert_eq!(t.append(4, 5, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(claim(t, everything()).await.0, [later]);
 }
 
 pub(in super::super) async fn the_first_message_keeps_its_id_until_it_is_due(t: &Fixture<'_>) {
