@@ -80,8 +80,8 @@ for _ = 1, changes do
     end
     -- The effect names a changed message rather than one that was too late.
     if is_other and changes_other and not is_changed then named, is_changed = waiting, may_change end
-    local keeps_id = waits
-      and (is_retry and not is_old and (sent_from or not covers(s.claimed, waiting)) or keeps_first and before(timestamp, waiting:sub(1, 16)))
+    local keeps_id = waits and (is_retry and not is_old and (sent_from or not covers(s.claimed, waiting))
+      or keeps_first and before(timestamp, waiting:sub(1, 16)))
     if keeps_id then first = first or waiting end
     if may_change or place and waiting == place then is_taken = true end
     if not reschedule and (may_change or waiting and place and not keeps_id and not of) then redis.call('HDEL', KEYS[4], ARGV[i]) end

@@ -76,8 +76,8 @@ const FAULTS: &[Fault] = &[
     (
         "a retry takes its id from a later message",
         Some(Script::Append),
-        "is_retry and not is_old and (sent_from or not covers(s.claimed, waiting)) or",
-        "",
+        "is_retry and not is_old and (sent_from or not covers(s.claimed, waiting))",
+        "false",
     ),
     (
         "a retry takes its id from a later message that is claimed",

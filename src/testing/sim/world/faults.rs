@@ -238,6 +238,7 @@ impl World {
         });
         self.0.cluster.fail_producers(failed);
         self.0.sends_failed.set(true);
+        self.note_interruption();
     }
 
     /// Ends all ongoing faults.

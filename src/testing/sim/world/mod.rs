@@ -3,8 +3,10 @@
 
 mod broker_faults;
 mod faults;
+mod sent_back;
 
 pub(crate) use broker_faults::{COORDINATOR, leader};
+pub(crate) use sent_back::SentBack;
 
 use crate::broker::Catalog;
 use crate::clock::Clock as _;
@@ -16,7 +18,7 @@ use crate::model::{
     SourceIdentity, Timestamp, Watermark,
 };
 use crate::store::{Append, Balance, ShardStore};
-use crate::testing::broker::memory::{MemoryCluster, StoredRecord};
+use crate::testing::broker::memory::MemoryCluster;
 use crate::testing::sim::clock::{EPOCH, SimClock};
 use crate::testing::sim::compaction_trace::CompactionTrace;
 use crate::testing::sim::duplicate_counter::DuplicateCounter;
@@ -119,6 +121,8 @@ struct Inner {
     first_identities: RefCell<BTreeMap<Partition, Option<SourceIdentity>>>,
     /// The process that created each lease token.
     tokens: RefCell<BTreeMap<LeaseToken, usize>>,
+    /// When sends may have been repeated, by the clock of the brokers: a tenure began, or the producers failed.
+    interruptions: RefCell<Vec<i64>>,
     /// The tokens that were granted, by shard.
     tenures: RefCell<BTreeSet<(ShardId, LeaseToken)>>,
     deliveries: RefCell<Vec<SimDelivery>>,
@@ -224,6 +228,7 @@ impl World {
             quota: Cell::default(),
             first_identities: RefCell::default(),
             tokens: RefCell::default(),
+            interruptions: RefCell::default(),
             tenures: RefCell::default(),
             deliveries: RefCell::default(),
             violations: RefCell::default(),
@@ -331,6 +336,7 @@ impl World {
 
     /// Two tenures of a shard must not have the same token.
     pub(crate) fn record_tenure(&self, lease: &Lease) {
+        self.note_interruption();
         let tenure = (lease.shard.clone(), lease.token);
         if !self.0.tenures.borrow_mut().insert(tenure) {
             let shard = &lease.shard;
@@ -621,28 +627,6 @@ impl World {
                 self.note_message(&uid, format!("{uid} is cancelled"));
             }
         }
-    }
-
-    /// True if a later record continues the message of this place.
-    fn is_sent_back(&self, place: (u32, i32, Offset)) -> bool {
-        if self.0.cancelled.borrow().contains_key(&place) {
-            return false;
-        }
-        let mut known = self.0.sent_back.borrow_mut();
-        let from = format!("from={}", place.2);
-        let continues = |record: &StoredRecord| {
-            let mut headers = record.headers.iter();
-            let line = headers.find(|(name, _)| name == b"postdate-retry");
-            let line = line.and_then(|(_, line)| std::str::from_utf8(line.as_deref()?).ok());
-            record.partition == place.1
-                && line.is_some_and(|line| line.split(' ').any(|field| field == from))
-        };
-        let is_found =
-            known.contains(&place) || self.0.cluster.records(SOURCE).iter().any(continues);
-        if is_found {
-            known.insert(place);
-        }
-        is_found
     }
 
     /// The place and the payload of the first record of a message, which may be a retry.

@@ -1,16 +1,16 @@
 //! Every request has one outcome, and it agrees with the messages that the consumer sees.
 
 use super::super::block_on_paused;
-use crate::model::Partition;
+use crate::model::{Offset, Partition};
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::faults::single::{Faults, inject};
 use crate::testing::sim::process::Process;
 use crate::testing::sim::seeds::chosen;
 use crate::testing::sim::trace;
-use crate::testing::sim::world::{ANSWERS, SOURCE, World};
+use crate::testing::sim::world::{ANSWERS, SOURCE, SentBack, World};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The time in which messages are sent, and the time until all are settled.
@@ -43,8 +43,8 @@ struct Answer {
     outcome: String,
     /// A schedule came too late for an earlier message.
     is_late: bool,
-    /// The changed message had gone back to its source after a failure.
-    changed_retry: bool,
+    /// The place of the message that was changed.
+    changed: Option<Offset>,
 }
 
 struct Requester {
@@ -137,28 +137,22 @@ impl Requester {
 
 /// The answers by request id.
 fn answers(world: &World) -> BTreeMap<String, Vec<Answer>> {
-    let retries: BTreeSet<String> = world
-        .cluster()
-        .records(SOURCE)
-        .into_iter()
-        .filter(|record| {
-            record
-                .headers
-                .iter()
-                .any(|(name, _)| name == b"postdate-retry")
-        })
-        .map(|record| format!("/{SOURCE}/{}/{}", record.partition, record.offset))
-        .collect();
     let mut answers: BTreeMap<String, Vec<Answer>> = BTreeMap::new();
     for record in world.cluster().records(ANSWERS) {
         let payload = record.payload.unwrap_or_default();
         let json: serde_json::Value = serde_json::from_slice(&payload).expect("an answer is JSON");
         let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+        let named = match text("replaced_origin") {
+            replaced if replaced.is_empty() => text("origin"),
+            replaced => replaced,
+        };
         answers.entry(text("request_id")).or_default().push(Answer {
             at: record.at.as_millis(),
             outcome: text("outcome"),
             is_late: json["late_for"].is_string(),
-            changed_retry: retries.iter().any(|it| text("origin").ends_with(it)),
+            changed: named
+                .rsplit_once('/')
+                .map(|(_, offset)| Offset(offset.parse().expect("an origin ends with an offset"))),
         });
     }
     answers
@@ -171,82 +165,144 @@ fn was_cancelled(world: &World, request: &Request) -> bool {
     named.any(|it| world.was_cancelled_at(it.partition, it.offset))
 }
 
-/// The faults of the answers to a request. `arrived`: when the named message arrived. `second`: the answers to a
-/// later change of it.
-fn violations(
-    world: &World,
-    request: &Request,
-    answers: &[Answer],
-    arrived: &[i64],
-    second: &[Answer],
-) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let is_exact = world.is_exactly_once() || !world.may_have_duplicates();
-    if answers.is_empty() || is_exact && answers.len() > 1 {
-        wrong.push(format!("{} answers", answers.len()));
+/// A request with its answers, and the fate of the message that it names.
+struct Found<'a> {
+    world: &'a World,
+    request: &'a Request,
+    answers: &'a [Answer],
+    /// The answers to a later change of the message.
+    second: &'a [Answer],
+    /// When the named message arrived.
+    arrived: &'a [i64],
+    sent_back: &'a [SentBack],
+}
+
+fn is_cancel(answer: &Answer) -> bool {
+    matches!(&*answer.outcome, "cancelled" | "replaced")
+}
+
+impl Found<'_> {
+    /// A loss of the store may change the outcome of requests that the last commit does not cover.
+    fn may_differ(&self) -> bool {
+        !self.world.is_exactly_once() && self.world.store_lost_writes()
     }
-    // A loss of the store may change the outcome of requests that the last commit does not cover.
-    let may_differ = !world.is_exactly_once() && world.store_lost_writes();
-    let is_cancel = |answer: &Answer| matches!(&*answer.outcome, "cancelled" | "replaced");
-    if let Kind::Reschedule(due) = request.kind {
+
+    /// The records of the message that went back to its source.
+    fn sent_back(&self) -> impl Iterator<Item = &SentBack> {
+        let is_named = |it: &&SentBack| {
+            (it.partition, &*it.uid) == (self.request.partition, &*self.request.named)
+        };
+        self.sent_back.iter().filter(is_named)
+    }
+
+    /// At-least-once delivery may be interrupted when it has sent a message back. Then it sends it back
+    /// again, or delivers it. True if the request has changed only one of the two, and the other one may
+    /// have arrived at this time.
+    fn may_be_other(&self, answer: &Answer, arrived: i64) -> bool {
+        if self.world.is_exactly_once() {
+            return false;
+        }
+        let mut place = answer.changed;
+        while let Some(record) = self.sent_back().find(|it| Some(it.offset) == place) {
+            let same_place = self.sent_back().filter(|it| it.from == record.from);
+            if same_place.count() > 1 || self.world.was_interrupted(record.at..=arrived) {
+                return true;
+            }
+            place = Some(record.from);
+        }
+        false
+    }
+
+    fn is_cancelled_later(&self) -> bool {
+        self.second.iter().any(is_cancel)
+    }
+
+    fn reschedule_violations(&self, due: i64) -> Vec<String> {
+        let (mut wrong, arrived) = (Vec::new(), self.arrived);
         let is_too_early = |at: &i64| at + CLOCK_STEP_MAX < due;
-        let is_rescheduled = answers.iter().any(|it| it.outcome == "rescheduled");
+        let is_late = |it: &Answer| it.outcome == "too_late" || it.is_late;
         // A second change that was too late may undo the first one.
-        let is_undone = second
-            .iter()
-            .any(|it| it.outcome == "too_late" || it.is_late);
-        if is_rescheduled && !may_differ && !is_undone && arrived.iter().any(is_too_early) {
+        let is_undone = self.world.is_exactly_once() && self.second.iter().any(is_late);
+        let rescheduled = self.answers.iter().filter(|it| it.outcome == "rescheduled");
+        let mut binding = rescheduled.filter(|_| !self.may_differ() && !is_undone);
+        let is_missing = match binding.clone().next() {
+            Some(_) => arrived.iter().all(is_too_early),
+            None => arrived.is_empty(),
+        };
+        let breaks = |answer: &Answer| {
+            let mut early = arrived.iter().filter(|at| is_too_early(at));
+            early.any(|at| !self.may_be_other(answer, *at))
+        };
+        if binding.any(breaks) {
             wrong.push(format!(
                 "rescheduled to {due}, but it arrived at {arrived:?}"
             ));
         }
-        let is_repeated = world.is_exactly_once() && arrived.len() > 1;
-        if arrived.is_empty() && !second.iter().any(is_cancel) || is_repeated {
+        let is_repeated = self.world.is_exactly_once() && arrived.len() > 1;
+        if is_missing && !self.is_cancelled_later() || is_repeated {
             wrong.push(format!(
                 "rescheduled to {due}, and it arrived at {arrived:?}"
             ));
         }
+        wrong
     }
-    for answer in answers {
-        let is_cancelled = is_cancel(answer);
-        let expected: &[&str] = match request.kind {
-            Kind::Cancel => &["too_late", "not_found"],
-            Kind::Replace => &["scheduled"],
-            Kind::Reschedule(_) => &["too_late", "not_found", "rescheduled"],
-        };
-        let is_expected = expected.contains(&&*answer.outcome);
-        // After a crash, at-least-once delivery may repeat a message that it has sent back to its source. Only
-        // one of the two has the id.
-        let may_be_repeated =
-            !world.is_exactly_once() && world.may_have_duplicates() && answer.changed_retry;
-        let arrived_although =
-            is_cancelled && !arrived.is_empty() && !may_differ && !may_be_repeated;
-        // A loss may undo a cancel before its answer goes out.
-        let is_undone = || may_differ && was_cancelled(world, request);
-        let is_cancelled_later = second.iter().any(is_cancel);
-        let is_missing = is_expected && arrived.is_empty() && !is_undone() && !is_cancelled_later;
-        if arrived_although || is_missing {
-            wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
+
+    /// The faults of the answers to the request.
+    fn violations(&self) -> Vec<String> {
+        let Self {
+            world,
+            request,
+            answers,
+            arrived,
+            ..
+        } = *self;
+        let mut wrong = Vec::new();
+        let is_exact = world.is_exactly_once() || !world.may_have_duplicates();
+        if answers.is_empty() || is_exact && answers.len() > 1 {
+            wrong.push(format!("{} answers", answers.len()));
         }
-        let cancels = match request.kind {
-            Kind::Cancel => answer.outcome == "cancelled",
-            Kind::Replace => answer.outcome == "replaced",
-            Kind::Reschedule(_) => false,
-        };
-        if !cancels && !is_expected {
-            wrong.push(format!("{answer:?}"));
+        let may_differ = self.may_differ();
+        if let Kind::Reschedule(due) = request.kind {
+            wrong.extend(self.reschedule_violations(due));
         }
-        let is_too_late = answer.outcome == "too_late" || answer.is_late;
-        // A failed message is acknowledged when its retry is sent, and arrives later.
-        let is_ordered = !world.may_have_duplicates();
-        if is_ordered && is_too_late && arrived.iter().all(|at| *at > answer.at) {
-            wrong.push(format!("{answer:?} before it arrived at {arrived:?}"));
+        for answer in answers {
+            let expected: &[&str] = match request.kind {
+                Kind::Cancel => &["too_late", "not_found"],
+                Kind::Replace => &["scheduled"],
+                Kind::Reschedule(_) => &["too_late", "not_found", "rescheduled"],
+            };
+            let is_expected = expected.contains(&&*answer.outcome);
+            let is_the_changed = |at: &i64| !self.may_be_other(answer, *at);
+            let arrived_although =
+                is_cancel(answer) && !may_differ && arrived.iter().any(is_the_changed);
+            // A loss may undo a cancel before its answer goes out.
+            let is_undone = || may_differ && was_cancelled(world, request);
+            let is_missing =
+                is_expected && arrived.is_empty() && !is_undone() && !self.is_cancelled_later();
+            if arrived_although || is_missing {
+                wrong.push(format!("{answer:?}, but it arrived at {arrived:?}"));
+            }
+            let cancels = match request.kind {
+                Kind::Cancel => answer.outcome == "cancelled",
+                Kind::Replace => answer.outcome == "replaced",
+                Kind::Reschedule(_) => false,
+            };
+            if !cancels && !is_expected {
+                wrong.push(format!("{answer:?}"));
+            }
+            let is_too_late = answer.outcome == "too_late" || answer.is_late;
+            // A message is acknowledged when it has gone back to its source, and arrives later.
+            let has_gone_back = self.sent_back().any(|it| it.at <= answer.at);
+            let is_ordered = !world.may_have_duplicates() && !has_gone_back;
+            if is_ordered && is_too_late && arrived.iter().all(|at| *at > answer.at) {
+                wrong.push(format!("{answer:?} before it arrived at {arrived:?}"));
+            }
+            if answer.outcome != answers[0].outcome && !may_differ {
+                wrong.push(format!("different answers: {answers:?}"));
+            }
         }
-        if answer.outcome != answers[0].outcome && !may_differ {
-            wrong.push(format!("different answers: {answers:?}"));
-        }
+        wrong
     }
-    wrong
 }
 
 /// The violations, and the number of answers of each outcome.
@@ -283,23 +339,26 @@ fn run(seed: u64, is_exactly_once: bool, faults: Faults) -> (Vec<String>, BTreeM
         for arrival in world.arrivals() {
             arrivals.entry(arrival.uid).or_default().push(arrival.at);
         }
-        let answers = answers(&world);
+        let (answers, sent_back) = (answers(&world), world.sent_back());
         let mut wrong = world.take_violations();
         let mut outcomes = BTreeMap::new();
         for request in &requests {
-            let found = answers.get(&request.id).map_or(&[][..], Vec::as_slice);
-            let arrived = arrivals.get(&request.named).map_or(&[][..], Vec::as_slice);
-            let text = |what| format!("{} of {}: {what}", request.id, request.named);
+            let answers_to = |id: &str| answers.get(id).map_or(&[][..], Vec::as_slice);
             let second = request.id.replace('q', "again");
-            let second = Some(second).filter(|id| *id != request.id);
-            let second = second.and_then(|id| answers.get(&id));
-            let second = second.map_or(&[][..], Vec::as_slice);
-            wrong.extend(
-                violations(&world, request, found, arrived, second)
-                    .into_iter()
-                    .map(text),
-            );
-            for answer in found {
+            let found = Found {
+                world: &world,
+                request,
+                answers: answers_to(&request.id),
+                second: match second == request.id {
+                    true => &[],
+                    false => answers_to(&second),
+                },
+                arrived: arrivals.get(&request.named).map_or(&[], Vec::as_slice),
+                sent_back: &sent_back,
+            };
+            let text = |what| format!("{} of {}: {what}", request.id, request.named);
+            wrong.extend(found.violations().into_iter().map(text));
+            for answer in found.answers {
                 *outcomes.entry(answer.outcome.clone()).or_default() += 1;
             }
         }
