@@ -136,7 +136,7 @@ fn rescheduled_messages_arrive_at_the_answered_due_time_although_the_service_is_
 fn naming(topic: &str, id: &str, headers: &[(&str, String)], is_request: bool) -> Outgoing {
     let record = Outgoing::to(topic).partition(0).header("postdate-id", id);
     let record = match is_request {
-        true => record.header("postdate-reply-to", &topic_beside(topic, "answers")),
+        true => record.header("postdate-reply-to", topic_beside(topic, "answers")),
         false => record,
     };
     headers

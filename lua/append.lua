@@ -33,6 +33,7 @@
 --            t  message that takes the place of another one: place, offset of the other one. It is cancelled if
 --               the other one does not wait under the id any more
 --            p  such a message that was delivered before: offset of the other one
+--            b  retry that was delivered before: offset of the place from which it was sent back
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
 -- Reply  done, cancelled, missed
 --        watermark_mismatch, watermark
@@ -51,11 +52,11 @@ local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 10
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
 for _ = 1, changes do
   local kind, fields, request = ARGV[at + names]:sub(1, 1), ARGV[at + names]:sub(2), ARGV[at + names + 1]
-  local is_retry, keeps_first = kind == 'r', kind == 'k'
-  local place = (kind == 's' or kind == 't' or is_retry or keeps_first) and fields:sub(1, 32)
+  local is_retry, keeps_first = kind == 'r' or kind == 'b', kind == 'k'
+  local place = (kind == 's' or kind == 't' or kind == 'r' or keeps_first) and fields:sub(1, 32)
   local of = kind == 't' and fields:sub(33) or kind == 'p' and fields
   local timestamp, reschedule = keeps_first and fields:sub(33), kind == 'm' and fields
-  local sent_from = is_retry and #fields > 32 and fields:sub(33)
+  local sent_from = kind == 'b' and fields or kind == 'r' and #fields > 32 and fields:sub(33)
   local changes_other = not (is_retry or keeps_first)
   local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
   local in_time, first, is_taken = false, nil, not of
@@ -84,7 +85,8 @@ for _ = 1, changes do
       or keeps_first and before(timestamp, waiting:sub(1, 16)))
     if keeps_id then first = first or waiting end
     if may_change or place and waiting == place then is_taken = true end
-    if not reschedule and (may_change or waiting and place and not keeps_id and not of) then redis.call('HDEL', KEYS[4], ARGV[i]) end
+    local frees_id = waiting and (place or is_old or kind == 'd') and not keeps_id and not of
+    if not reschedule and (may_change or frees_id) then redis.call('HDEL', KEYS[4], ARGV[i]) end
   end
   if keeps_first and first then
     redis.call('ZADD', KEYS[5], 0, place)

@@ -203,6 +203,9 @@ impl<'a> Requester<'a> {
             IdChangeKind::TakePlace { of, .. } => {
                 Some(self.change(id, IdChangeKind::PlaceTaken { of }))
             }
+            IdChangeKind::Retry { of: Some(of), .. } => {
+                Some(self.change(id, IdChangeKind::RetryDelivered { of }))
+            }
             _ => None,
         }
     }

@@ -128,7 +128,7 @@ pub(crate) enum IdChangeKind {
     /// it is claimed or due then or later. The claim of its place tells so.
     Reschedule { by: Offset, due: Timestamp },
     /// The delivered pair covers this record, so it is not stored again. It still cancels the message
-    /// that waits under the id, and is never counted as missed.
+    /// that waits under the id, or takes the id from it if it is claimed. It is never counted as missed.
     Delivered,
     /// The message at this place replaces the one at offset `of`, which is cancelled. But if that one
     /// does not wait under the id, or is claimed, the message at this place is cancelled.
@@ -136,6 +136,9 @@ pub(crate) enum IdChangeKind {
     /// The delivered pair covers the message that has taken the place of the one at offset `of`. That
     /// one is cancelled again if it waits under the id.
     PlaceTaken { of: Offset },
+    /// The delivered pair covers the message that was sent back from the place at offset `of`. If the id still
+    /// names that place, it names none any more, and the place is cancelled unless it is claimed.
+    RetryDelivered { of: Offset },
 }
 
 impl IdChangeKind {

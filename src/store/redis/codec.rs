@@ -88,6 +88,7 @@ pub(super) fn id_change(change: &IdChange) -> [String; 2] {
         IdChangeKind::Delivered => "d".to_owned(),
         IdChangeKind::TakePlace { place, of } => format!("t{}{}", place.to_hex(), offset_hex(of)),
         IdChangeKind::PlaceTaken { of } => format!("p{}", offset_hex(of)),
+        IdChangeKind::RetryDelivered { of } => format!("b{}", offset_hex(of)),
     };
     let mark = if change.changes_claimed { "!" } else { "" };
     let request = change.request.map(offset_hex).unwrap_or_default();

@@ -205,7 +205,11 @@ impl ShardMeta {
         for change in changes {
             let (new_place, moved) = match change.kind {
                 IdChangeKind::Retry { place, of } => {
-                    self.take_id_of_retry(change, (place, of), ids, &mut outcome);
+                    self.take_id_of_retry(change, (Some(place), of), ids, &mut outcome);
+                    continue;
+                }
+                IdChangeKind::RetryDelivered { of } => {
+                    self.take_id_of_retry(change, (None, Some(of)), ids, &mut outcome);
                     continue;
                 }
                 IdChangeKind::KeepFirst { place, timestamp } => {
@@ -263,8 +267,8 @@ impl ShardMeta {
                 named = other.map(|other| (other, kind)).or(named);
             }
             is_taken |= changed.is_some() || new_place.is_some() && waiting == new_place;
-            let taken = new_place.filter(|_| replaces.is_none());
-            if changed.filter(|_| moved.is_none()).or(taken).is_some() {
+            let takes = new_place.is_some() || change.kind == IdChangeKind::Delivered;
+            if changed.is_some() && moved.is_none() || takes && replaces.is_none() {
                 ids.remove(name);
             }
         }
@@ -286,16 +290,16 @@ impl ShardMeta {
     }
 
     /// Names the message at this place by the id, which was sent back from another place. If the id still names
-    /// that one, the record shows that it is done.
+    /// that one, the record shows that it is done. Without a place, the message was delivered.
     fn take_id_of_retry(
         &self,
         change: &IdChange,
-        (place, of): (Cursor, Option<Offset>),
+        (place, of): (Option<Cursor>, Option<Offset>),
         ids: &mut BTreeMap<Box<[u8]>, Cursor>,
         outcome: &mut AppliedChanges,
     ) {
         let of = of.filter(|_| !fault!(ForgetSentFrom));
-        let is_old = |it: Cursor| it != place && Some(it.offset) == of;
+        let is_old = |it: Cursor| Some(it) != place && Some(it.offset) == of;
         let named = change.id.names().filter_map(|name| ids.get(name).copied());
         let waits = named.filter(|it| is_old(*it) && self.may_change(*it, change));
         outcome
@@ -305,7 +309,16 @@ impl ShardMeta {
             Some(_) => !is_old(it) && !self.delivered.covers(it),
             None => !self.is_free(Some(it)),
         };
-        self.take_id(change, place, ids, keeps);
+        match place {
+            Some(place) => _ = self.take_id(change, place, ids, keeps),
+            None => {
+                for name in change.id.names() {
+                    if ids.get(name).copied().is_some_and(is_old) {
+                        ids.remove(name);
+                    }
+                }
+            }
+        }
     }
 
     /// Names the message at this place by the id, unless it names a message that keeps it. Returns

@@ -104,6 +104,24 @@ const FAULTS: &[Fault] = &[
         "if not reschedule then",
     ),
     (
+        "a retry that was delivered before leaves its id to its earlier place",
+        Some(Script::Append),
+        "kind == 'b' and fields or",
+        "",
+    ),
+    (
+        "a retry that was delivered before leaves its id to a claimed place",
+        Some(Script::Append),
+        "(place or is_old or kind == 'd')",
+        "(place or kind == 'd')",
+    ),
+    (
+        "a record that was delivered before leaves its id to a claimed message",
+        Some(Script::Append),
+        "(place or is_old or kind == 'd')",
+        "(place or is_old)",
+    ),
+    (
         "a schedule takes the id from the first message",
         Some(Script::Append),
         "or keeps_first and before(timestamp, waiting:sub(1, 16))",

@@ -98,6 +98,8 @@ cases! {
         a_change_without_an_answer_takes_the_place_of_a_request,
         a_retry_keeps_the_id_of_its_message,
         a_retry_takes_the_id_from_the_place_that_it_comes_from,
+        a_delivered_retry_leaves_its_id_to_the_next_one,
+        a_claimed_message_leaves_its_id_to_the_next_one,
         a_retry_takes_no_id_from_a_later_message,
         a_retry_takes_no_id_from_a_claimed_message_at_another_place,
         the_first_message_keeps_its_id_until_it_is_due,

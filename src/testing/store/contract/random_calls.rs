@@ -269,6 +269,10 @@ impl Sequence {
                     let of = Some(of).filter(|of| *of != place.offset);
                     change.kind = IdChangeKind::Retry { place, of };
                 }
+                IdChangeKind::Delivered if offset % 2 == 1 => {
+                    let of = Offset(offset.saturating_sub(offset % 8));
+                    change.kind = IdChangeKind::RetryDelivered { of };
+                }
                 IdChangeKind::Schedule(place) if place.offset.0 % 5 == 2 => {
                     let of = Offset(place.offset.0.saturating_sub(offset % 4));
                     change.kind = IdChangeKind::TakePlace { place, of };

@@ -195,9 +195,9 @@ impl Found<'_> {
         self.sent_back.iter().filter(is_named)
     }
 
-    /// At-least-once delivery may be interrupted when it has sent a message back. Then it sends it back
-    /// again, or delivers it. True if the request has changed only one of the two, and the other one may
-    /// have arrived at this time.
+    /// At-least-once delivery may be interrupted when it has delivered a message or sent it back. Then it does
+    /// one of the two again. True if the request has changed only the record that was sent back, and the
+    /// message may have arrived at this time without that.
     fn may_be_other(&self, answer: &Answer, arrived: i64) -> bool {
         if self.world.is_exactly_once() {
             return false;
@@ -205,7 +205,8 @@ impl Found<'_> {
         let mut place = answer.changed;
         while let Some(record) = self.sent_back().find(|it| Some(it.offset) == place) {
             let same_place = self.sent_back().filter(|it| it.from == record.from);
-            if same_place.count() > 1 || self.world.was_interrupted(record.at..=arrived) {
+            let between = record.at.min(arrived)..=record.at.max(arrived);
+            if same_place.count() > 1 || self.world.was_interrupted(between) {
                 return true;
             }
             place = Some(record.from);

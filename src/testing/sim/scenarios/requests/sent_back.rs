@@ -1,6 +1,7 @@
 //! A change of a message that went back to its source holds when the store is lost after it.
 
 use super::super::block_on_paused;
+use crate::limit::OFFSET_COMMIT_INTERVAL;
 use crate::model::Partition;
 use crate::testing::fault_injection::{self, InjectedFault};
 use crate::testing::sim::process::Process;
@@ -12,8 +13,11 @@ use std::time::Duration;
 /// Why the message goes back to its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Back {
+    /// The last offset commit is older than the record, and the store loses everything.
     Rescheduled,
     Failed,
+    /// By two reschedules. A commit covers the first record, and the store goes back to before it.
+    Twice,
 }
 
 /// The change after that.
@@ -26,6 +30,9 @@ enum Second {
 
 /// When the message is due, first, after the reschedule, and after the second change, in milliseconds.
 const DUE: [i64; 3] = [2_000, 12_000, 20_000];
+
+/// When the message is due after the first of two reschedules.
+const DUE_BETWEEN: i64 = 4_000;
 
 struct Trial {
     world: World,
@@ -68,16 +75,27 @@ impl Trial {
         records.count()
     }
 
-    /// Waits until the topic has a record with this header.
-    async fn wait_for(&self, topic: &str, header: &str) {
-        while self.count(topic, header) == 0 {
+    /// Waits until the topic has this number of records with the header.
+    async fn wait_for(&self, topic: &str, header: &str, count: usize) {
+        while self.count(topic, header) < count {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+
+    /// Reschedules the message, waits until it is back, and does so again.
+    async fn send_back_twice(&self) {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.world.take_snapshot();
+        self.reschedule(DUE_BETWEEN, &[]);
+        self.wait_for(SOURCE, "postdate-retry", 1).await;
+        self.reschedule(DUE[1], &[]);
+        self.wait_for(SOURCE, "postdate-retry", 2).await;
+        tokio::time::sleep(2 * OFFSET_COMMIT_INTERVAL).await;
+    }
 }
 
-/// The messages that arrive, and whether the last due time has come by then. The store loses everything soon
-/// after the answer of the second change. The last offset commit is older than the message is back.
+/// The messages that arrive, and whether the last due time has come by then. The store loses its writes soon
+/// after the answer of the second change.
 fn arrivals(exactly_once: bool, back: Back, second: Second, phase: u64) -> Vec<(String, bool)> {
     block_on_paused(async {
         let world = match exactly_once {
@@ -96,12 +114,16 @@ fn arrivals(exactly_once: bool, back: Back, second: Second, phase: u64) -> Vec<(
         match back {
             Back::Rescheduled => trial.reschedule(DUE[1], &[]),
             Back::Failed => world.target_missing(true),
+            Back::Twice => trial.send_back_twice().await,
         }
-        trial.wait_for(SOURCE, "postdate-retry").await;
+        trial.wait_for(SOURCE, "postdate-retry", 1).await;
         trial.change(second);
-        trial.wait_for(ANSWERS, "").await;
+        trial.wait_for(ANSWERS, "", 1).await;
         world.target_missing(false);
-        world.wipe();
+        match back {
+            Back::Twice => world.roll_back(&mut random),
+            Back::Rescheduled | Back::Failed => world.wipe(),
+        }
         tokio::time::sleep(Duration::from_secs(60)).await;
         process.stop().await;
         let arrivals = world.arrivals().into_iter();
@@ -125,7 +147,9 @@ fn expected(second: Second) -> Vec<(String, bool)> {
 /// All cases, and the times between the offset commits at which the message is sent.
 fn cases() -> impl Iterator<Item = (bool, Back, Second)> {
     let backs = [false, true].into_iter();
-    let backs = backs.flat_map(|it| [Back::Rescheduled, Back::Failed].map(|back| (it, back)));
+    let backs = backs.flat_map(|exactly_once| {
+        [Back::Rescheduled, Back::Failed, Back::Twice].map(|back| (exactly_once, back))
+    });
     backs.flat_map(|(exactly_once, back)| {
         let seconds = [Second::Cancel, Second::Replace, Second::Reschedule];
         seconds.map(|second| (exactly_once, back, second))

@@ -150,6 +150,47 @@ pub(in super::super) async fn a_retry_takes_the_id_from_the_place_that_it_comes_
     assert_eq!(claim(t, everything()).await.0, [waits, again]);
 }
 
+/// The store has gone back behind a retry that was delivered, and its message was sent back again.
+pub(in super::super) async fn a_delivered_retry_leaves_its_id_to_the_next_one(t: &Fixture<'_>) {
+    let waits = shard_with_one_message(t).await;
+    let delivered = |of| IdChange::new("id", IdChangeKind::RetryDelivered { of });
+    let appended = t.append(1, 2, &[], &[delivered(Offset(7))]).await;
+    assert_eq!(appended, NO_CANCEL);
+    let appended = t.append(2, 3, &[], &[delivered(waits.offset)]).await;
+    assert_eq!(appended, NO_CANCEL, "no producer has cancelled it");
+    let again = place(due(5, 0), 3);
+    let run = run_of("b", &[again]);
+    let of = Some(Offset(2));
+    let appended = t.append(3, 4, &[&run], &[retry(again, of)]).await;
+    assert_eq!(appended, NO_CANCEL);
+    assert_eq!(t.append(4, 5, &[], &[cancel("id")]).await, CANCELLED);
+    assert_eq!(claim(t, everything()).await.0, [waits, again]);
+}
+
+/// The message was claimed before the store went back.
+pub(in super::super) async fn a_claimed_message_leaves_its_id_to_the_next_one(t: &Fixture<'_>) {
+    t.create_shard(0).await;
+    t.take_lease(1).await;
+    let of_retry = IdChangeKind::RetryDelivered { of: Offset(4) };
+    for (from, kind) in [(0, IdChangeKind::Delivered), (4, of_retry)] {
+        let (waits, again) = (place(due(1, 0), from), place(due(5, 0), from + 2));
+        let run = run_of(&format!("a{from}"), &[waits]);
+        let changes = [schedule("id", waits)];
+        let appended = t.append(from, from + 1, &[&run], &changes).await;
+        assert_eq!(appended, NO_CANCEL);
+        t.claim(1, Progress::new(waits, Watermark(from + 1))).await;
+        let changes = [IdChange::new("id", kind)];
+        let appended = t.append(from + 1, from + 2, &[], &changes).await;
+        assert_eq!(appended, NO_CANCEL);
+        let run = run_of(&format!("b{from}"), &[again]);
+        let changes = [retry(again, Some(Offset(from + 1)))];
+        let appended = t.append(from + 2, from + 3, &[&run], &changes).await;
+        assert_eq!(appended, NO_CANCEL);
+        let appended = t.append(from + 3, from + 4, &[], &[cancel("id")]).await;
+        assert_eq!(appended, CANCELLED, "{kind:?}");
+    }
+}
+
 pub(in super::super) async fn a_retry_takes_no_id_from_a_later_message(t: &Fixture<'_>) {
     let waits = shard_with_one_message(t).await;
     t.claim(1, Progress::new(waits, Watermark(1))).await;
