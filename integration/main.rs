@@ -53,6 +53,7 @@ mod nats_source;
 mod nats_target;
 mod new_cluster;
 mod outage;
+mod outcomes;
 mod pause;
 mod quota;
 mod rate;

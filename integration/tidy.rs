@@ -33,7 +33,7 @@ const ROWS: [&[&str]; 7] = [
         "broker/kafka",
         "broker/nats",
     ],
-    &["membership"],
+    &["membership", "outcomes"],
     &["ingress", "timer", "admin"],
     &[
         "main",

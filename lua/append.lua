@@ -21,8 +21,8 @@
 --        8 number of names of each id, for each key of the caller; a shard that uses another key is
 --          unknown if ids change
 --        9 pause after the last control record of the batch, or empty
---        then for each id change: names, change, `!` if it changes a claimed message too, followed by its
---          offset if it asks for an answer. A change is a letter and its fields:
+--        then for each id change: names, change, `!` if it changes a claimed message too or `?` if the reply
+--          tells its effect, followed by its offset if it asks for an answer. A change is a letter and its fields:
 --            s  schedule: place
 --            r  retry: place
 --            k  schedule that keeps a first message: place, timestamp. The first is due later than the timestamp
@@ -33,7 +33,8 @@
 --               the other one does not wait under the id any more
 --            p  such a message that was delivered before: offset of the other one
 --        then for each run: number of its index in KEYS, slice, member, messages, score, bytes
--- Reply  done, cancelled, missed
+-- Reply  done, cancelled, missed, effects: for each such change that names another message, one text of its place,
+--          c or l, and the number of the change, from 0. c: it is changed, and no loss can hide its delivery
 --        watermark_mismatch, watermark
 --        unknown
 --        foreign, numbers of the KEYS with another type..
@@ -46,16 +47,16 @@ local changes = tonumber(ARGV[6])
 local wrong_types = foreign({ false, 'hash', 'zset', changes > 0 and 'hash', changes > 0 and 'zset', changes > 0 and 'hash' })
 if wrong_types then return wrong_types end
 
-local cancelled, missed, names, at = 0, 0, tonumber(ARGV[8]), 10
+local cancelled, missed, names, at, reply = 0, 0, tonumber(ARGV[8]), 10, { 'done', 0, 0 }
 if changes > 0 and lacks_key(at, names) then return { 'unknown' } end
-for _ = 1, changes do
+for number = 1, changes do
   local kind, fields, request = ARGV[at + names]:sub(1, 1), ARGV[at + names]:sub(2), ARGV[at + names + 1]
   local is_retry, keeps_first = kind == 'r', kind == 'k'
   local place = (kind == 's' or kind == 't' or is_retry or keeps_first) and fields:sub(1, 32)
   local of = kind == 't' and fields:sub(33) or kind == 'p' and fields
   local timestamp, reschedule = keeps_first and fields:sub(33), kind == 'm' and fields
   local changes_other = not (is_retry or keeps_first)
-  local takes_claimed, named, is_changed = request:sub(1, 1) == '!', nil, false
+  local takes_claimed, tells, named, is_changed = request:sub(1, 1) == '!', request:sub(1, 1) == '?', nil, false
   local in_time, first, is_taken = false, nil, not of
   request = request:sub(-16)
   for i = at, at + names - 1 do
@@ -96,6 +97,10 @@ for _ = 1, changes do
     redis.call('HSET', KEYS[6], request, named .. (is_changed and 'c' or 'l'))
     if is_changed then redis.call('HSET', KEYS[6], named, request) end
   end
+  if named and tells then
+    local is_certain = is_changed and not covers(s.possibly_delivered, named)
+    reply[#reply + 1] = named .. (is_certain and 'c' or 'l') .. number - 1
+  end
   if place and is_taken and not first then redis.call('HSET', KEYS[4], ARGV[at], place) end
   at = at + names + 2
 end
@@ -125,4 +130,5 @@ if s.hold == '-' then redis.call('HDEL', KEYS[1], 'hold') end
 if is_newer_pause(ARGV[9], s.pause) then redis.call('HSET', KEYS[1], 'pause', ARGV[9]) end
 s.watermark = ARGV[3]
 redis.call('HSET', KEYS[1], 'watermark', s.watermark, 'ledger', ledger_text(l, s))
-return { 'done', cancelled, missed }
+reply[2], reply[3] = cancelled, missed
+return reply

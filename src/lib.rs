@@ -50,7 +50,7 @@
 //! |---|---|
 //! | shell | `cli` `config` `role` `command` `telemetry` `testing` |
 //! | roles | `ingress` `timer` `admin` |
-//! | membership | `membership` |
+//! | shared by roles | `membership` `outcomes` |
 //! | adapters | `store::redis` `store::embedded` `broker::kafka` `broker::nats` |
 //! | ports | `store` `broker` `task` `metric` `trace` `health` `clock` `client_thread` `http_client` `retry` |
 //! | algorithms | `encryption` `run` `wheel` `schedule` |
@@ -93,6 +93,7 @@ mod limit;
 mod membership;
 mod metric;
 mod model;
+mod outcomes;
 mod retry;
 mod role;
 mod run;

@@ -2,7 +2,7 @@
 # Grants a Kafka user the rights that one route needs. Run it as an administrator, once per route:
 #   BOOTSTRAP=kafka:9092 PRINCIPAL=User:postdate DEPLOYMENT=prod ROUTE=orders \
 #   SOURCE=orders.delayed TARGET=orders DEAD_LETTER=orders.dead deploy/kafka/acls.sh
-# Repeat it for each source and each target of `allow` and `allow_replies`. Run it on both clusters if source and target are on different ones.
+# Repeat it for each source and each target of `allow`, `allow_replies` and `outcomes`. Run it on both clusters if source and target are on different ones.
 #   DELIVERY         at-least-once (default) or exactly-once, as in the route; exactly-once also grants the group of its markers
 #   COMMAND_CONFIG   file of client properties for the login
 #   ACTION           --add (default) or "--remove --force"

@@ -179,11 +179,17 @@ impl Kafka {
     }
 
     pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
-        self.create_topic_with(name, partitions, 1, config);
+        self.create_topic_with(name, partitions, TopicReplication::Fixed(1), config);
     }
 
-    fn create_topic_with(&self, name: &str, partitions: i32, copies: i32, config: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(copies));
+    fn create_topic_with(
+        &self,
+        name: &str,
+        partitions: i32,
+        copies: TopicReplication<'_>,
+        config: &[(&str, &str)],
+    ) {
+        let mut topic = NewTopic::new(name, partitions, copies);
         topic.config = config.to_vec();
         settled(block_on(
             self.admin().create_topics([&topic], &AdminOptions::new()),
@@ -352,7 +358,14 @@ impl KafkaCluster {
 
     pub(crate) fn create_topic(&self, name: &str, partitions: i32, config: &[(&str, &str)]) {
         let copies = i32::try_from(self.nodes.len()).expect("a few brokers");
+        let copies = TopicReplication::Fixed(copies);
         self.nodes[0].create_topic_with(name, partitions, copies, config);
+    }
+
+    /// Creates a topic whose only partition is on one broker, counted from 1.
+    pub(crate) fn create_topic_on(&self, broker: i32, name: &str) {
+        let copies = TopicReplication::Variable(&[&[broker]]);
+        self.nodes[0].create_topic_with(name, 1, copies, &[("min.insync.replicas", "1")]);
     }
 }
 

@@ -15,7 +15,7 @@ mod transactions;
 pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProducers, TxnOffset};
 
 use crate::model::header::{Header, push_header};
-use crate::model::header_name::{ANSWER, ControlHeader, ERROR, ORIGIN};
+use crate::model::header_name::{ANSWER, ControlHeader, ERROR, ORIGIN, OUTCOME};
 use crate::model::{
     DeadLetterReason, Headers, Offset, Partition, Record, SourceIdentity, Timestamp,
 };
@@ -311,9 +311,12 @@ impl<'a> OutgoingRecord<'a> {
     }
 
     /// The id by which a broker recognises a resend as a duplicate. It comes from the origin. A
-    /// dead letter, an answer and each retry are messages of their own. `None`: the record has no
-    /// origin.
+    /// dead letter, an answer, an outcome record and each retry are messages of their own. `None`: the
+    /// record has no origin.
     pub(crate) fn message_id(&self) -> Option<String> {
+        if let Some(id) = self.extra_header(OUTCOME) {
+            return Some(id.to_owned());
+        }
         if let Some(request) = self.extra_header(ANSWER) {
             return Some(format!("{request}/answer"));
         }

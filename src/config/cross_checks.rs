@@ -3,9 +3,12 @@
 
 use super::check::At;
 use super::decode::nearest;
+use super::name;
 use super::route::{BrokerKind, Delivery, Destination, Route};
 use super::{Config, Store};
-use crate::model::{filters_overlap, is_filter, is_template, split_source_topic, template_error};
+use crate::model::{
+    filters_overlap, is_filter, is_subject, is_template, split_source_topic, template_error,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check(config: &Config, at: &At<'_>) {
@@ -113,6 +116,7 @@ fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
             }
         }
     }
+    check_outcomes(config, route, at);
     let dead_letter = &route.dead_letter;
     let is_dead_letter = |target: &Destination| {
         target.name == dead_letter.name
@@ -123,6 +127,41 @@ fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
         at.key("dead_letter").key(name_key).refuse(
             "dead letters would go to the target, whose consumers would take them for messages",
             format!("choose another {name_key} for the dead letters"),
+        );
+    }
+}
+
+/// Outcome records need a topic of their own, which no route may read.
+fn check_outcomes(config: &Config, route: &Route, at: &At<'_>) {
+    let Some(name) = &route.outcomes else {
+        return;
+    };
+    let (at, kind, cluster) = (
+        at.key("outcomes"),
+        route.target_kind(),
+        route.target_cluster(),
+    );
+    let name_key = kind.name_key();
+    let error = match kind {
+        BrokerKind::Kafka => name::topic_error(name),
+        BrokerKind::Nats if is_subject(name) => None,
+        BrokerKind::Nats => Some("it is not a subject that can be sent to"),
+    };
+    if let Some(what) = error {
+        at.refuse(what, format!("write the name of one {name_key}"));
+    }
+    if let Some(what) = config.loop_error(cluster, name, name_key) {
+        at.refuse(what, format!("choose a {name_key} that no route reads"));
+    }
+    let is_used = |other: &Destination| {
+        other.name == *name && config.is_same_cluster(&other.cluster, cluster)
+    };
+    let routes = config.routes.values();
+    let mut others = routes.flat_map(|route| route.target.iter().chain([&route.dead_letter]));
+    if others.any(is_used) {
+        at.refuse(
+            format!("messages or dead letters go to this {name_key}, and their consumers would take the records for messages"),
+            format!("choose another {name_key} for the outcome records"),
         );
     }
 }

@@ -192,6 +192,7 @@ fn the_smallest_file_gives_the_documented_defaults() {
         target: Some(topic("orders")),
         allow: None,
         allow_replies: None,
+        outcomes: None,
         dead_letter: topic("orders.dead"),
         max_delay: Duration::from_secs(30 * 86_400),
         delivery: Delivery::AtLeastOnce,
@@ -284,6 +285,7 @@ fn every_option_can_be_set_by_the_environment() {
         ),
         ("POSTDATE_ROUTE__ORDERS__ALLOW", r#"["a.*", b]"#),
         ("POSTDATE_ROUTE__ORDERS__ALLOW_REPLIES", r#"["r.*"]"#),
+        ("POSTDATE_ROUTE__ORDERS__OUTCOMES", "audit"),
         ("POSTDATE_ROUTE__ORDERS__DEAD_LETTER__TOPIC", "dead"),
         ("POSTDATE_ROUTE__ORDERS__MAX_DELAY", "1h30m"),
         ("POSTDATE_ROUTE__ORDERS__WITHOUT_DELAY", "dead-letter"),
@@ -367,6 +369,7 @@ fn every_option_can_be_set_by_the_environment() {
                 }),
                 allow: Some(vec!["a.*".to_owned(), "b".to_owned()]),
                 allow_replies: Some(vec!["r.*".to_owned()]),
+                outcomes: Some("audit".to_owned()),
                 dead_letter: Destination {
                     kind: BrokerKind::Kafka,
                     cluster: "main".to_owned(),

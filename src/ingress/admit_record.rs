@@ -4,9 +4,9 @@ use super::partition::AssignedPartition;
 use crate::limit::{ANSWER_KEY_BYTES_MAX, CLOCK_SKEW_MAX, RECORD_BYTES_MAX};
 use crate::metric;
 use crate::model::{
-    Body, Cursor, DeadLetterReason, Disposition, Headers, OnDuplicate, ParsedRecord, Record,
-    Rejection, Reply, Request, RoutingRules, Slice, Timestamp, id_of_offset, is_id_of_offset,
-    parse_reply,
+    Body, Cursor, DeadLetterReason, Disposition, DraftKind, Headers, OnDuplicate, OutcomeDraft,
+    ParsedRecord, Record, Rejection, Reply, Request, RoutingRules, Slice, Timestamp, id_of_offset,
+    is_id_of_offset, parse_reply,
 };
 use crate::store::{IdChange, IdChangeKind};
 use std::time::Duration;
@@ -97,6 +97,9 @@ pub(super) fn admit_record(
     } else {
         partition.flush_within(due.since(now));
     }
+    if let Some(kind) = draft_kind(&body, request) {
+        requester.add_draft(partition, kind, body.id, change.is_some());
+    }
     partition.batch.add(Slice::of(due, now), position, &body);
     Ok(())
 }
@@ -123,6 +126,18 @@ fn id_change<'a>(
     Some((id, kind))
 }
 
+/// The part of the record in the outcome records. `None`: only its end has one.
+fn draft_kind(body: &Body<'_>, request: Request) -> Option<DraftKind> {
+    match body.disposition {
+        Disposition::Deliver | Disposition::Relay { .. } => Some(DraftKind::Request(request)),
+        Disposition::Retry(retry) if body.replaces.is_some() => {
+            Some(DraftKind::Copied(retry.into()))
+        }
+        Disposition::Retry(retry) => Some(DraftKind::SentBack(retry.into())),
+        _ => None,
+    }
+}
+
 /// True if the message gets an id from its origin. A message that does not wait needs none.
 fn is_named_by_origin(rules: &RoutingRules, due: Timestamp, body: &Body<'_>) -> bool {
     let is_message = body.disposition == Disposition::Deliver && body.id.is_none();
@@ -147,6 +162,9 @@ struct Requester<'a> {
     /// A request is answered once. Its effect on the named message is applied again.
     is_answered: bool,
     changes_claimed: bool,
+    /// Its outcome records are made when the append is acknowledged. An answer of an exactly-once route is decided
+    /// later, so the timer makes them. Before a loss of the store they were made, from other effects.
+    has_draft: bool,
 }
 
 impl<'a> Requester<'a> {
@@ -161,11 +179,14 @@ impl<'a> Requester<'a> {
             None
         });
         let is_exactly_once = (rules.replies.as_ref()).is_some_and(|it| it.is_exactly_once);
+        let timer_decides = is_exactly_once && reply.is_some();
+        let was_stored = partition.was_stored(record.offset) && !fault!(TellStoredAgain);
         Self {
             record,
             reply,
             is_answered: partition.delivered.covers(Cursor::of_answer(record.offset)),
-            changes_claimed: is_exactly_once && reply.is_some() && !fault!(ChangeUnclaimedOnly),
+            changes_claimed: timer_decides && !fault!(ChangeUnclaimedOnly),
+            has_draft: partition.tells_outcomes && !timer_decides && !was_stored,
         }
     }
 
@@ -174,6 +195,7 @@ impl<'a> Requester<'a> {
         IdChange {
             request: is_open.then_some(self.record.offset),
             changes_claimed: self.changes_claimed,
+            tells_effect: self.has_draft,
             ..IdChange::new(id, kind)
         }
     }
@@ -188,7 +210,27 @@ impl<'a> Requester<'a> {
         now: Timestamp,
     ) {
         change_id(partition, self.change(id, kind), Duration::ZERO);
+        self.add_draft(partition, DraftKind::Request(request), Some(id), true);
         self.add_answer(partition, request, Some(id), now);
+    }
+
+    /// Adds the draft of the outcome records. `has_change`: the last change of the batch is that of the record.
+    fn add_draft(
+        &self,
+        partition: &mut AssignedPartition,
+        kind: DraftKind,
+        id: Option<&str>,
+        has_change: bool,
+    ) {
+        if self.has_draft {
+            let batch = &mut partition.batch;
+            batch.drafts.push(OutcomeDraft {
+                offset: self.record.offset,
+                id: id.map(Box::from),
+                kind,
+                change: has_change.then(|| batch.changes.len() - 1),
+            });
+        }
     }
 
     /// The change of a record that the delivered pair covers. `None`: it cancels nothing.
@@ -493,5 +535,95 @@ mod tests {
         }
         let foreign = [cancel[0], cancel[1], ("postdate-reply-to", "orders")];
         assert!(admitted(&rules, b"key", b"", &foreign).is_empty());
+    }
+
+    /// The draft of a record with these headers.
+    fn draft(
+        partition: &mut AssignedPartition,
+        rules: &RoutingRules,
+        headers: &[(&str, &str)],
+    ) -> Option<OutcomeDraft> {
+        let mut block = Vec::new();
+        headers.iter().for_each(|(name, value)| {
+            push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
+        });
+        let record = Record {
+            offset: Offset(7),
+            timestamp: Some(Timestamp::YEAR_2000),
+            key: None,
+            payload: Some(b""),
+            headers: Headers::from_block(&block),
+        };
+        let metric = metric::RouteMetrics::new("r");
+        admit_record(rules, &metric, partition, &record, Timestamp::YEAR_2000).unwrap();
+        let job = partition.build_append(
+            &mut RunBuilder::plain(1),
+            FarTarget::at(Timestamp::YEAR_2000, ThinHours::DEFAULT),
+        );
+        let changes = &job.append.changes;
+        let draft = job.drafts.into_iter().next();
+        let asks = changes.first().is_some_and(|change| change.tells_effect);
+        assert_eq!(
+            draft.as_ref().and_then(|it| it.change),
+            asks.then_some(0),
+            "{headers:?}"
+        );
+        draft
+    }
+
+    fn with_outcomes() -> AssignedPartition {
+        let mut partition = partition();
+        partition.tells_outcomes = true;
+        partition
+    }
+
+    #[test]
+    fn each_accepted_record_of_a_route_with_an_outcome_topic_has_a_draft() {
+        let rules = RoutingRules {
+            retry_keys: RetryKeys::new("key", true),
+            ..rules()
+        };
+        let retry = "v2 mac=- attempt=1 origin=prod/r/orders.delayed/0/5 due=1 target= \
+                     error=timed_out at=946684800001";
+        let (id, after) = (("postdate-id", "a"), ("postdate-after", "1m"));
+        for (headers, has_draft) in [
+            (&[after][..], true),
+            (&[after, id], true),
+            (&[], true),
+            (&[("postdate-op", "cancel"), id], true),
+            (&[("postdate-op", "reschedule"), id, after], true),
+            (&[("postdate-retry", retry)], true),
+            (&[("postdate-after", "never")], false),
+        ] {
+            let found = draft(&mut with_outcomes(), &rules, headers);
+            assert_eq!(found.is_some(), has_draft, "{headers:?}");
+            assert_eq!(
+                draft(&mut partition(), &rules, headers),
+                None,
+                "{headers:?}"
+            );
+            // The record was stored before the store lost it.
+            let mut rebuilt = with_outcomes();
+            rebuilt.greatest_stored = Watermark(8);
+            assert_eq!(draft(&mut rebuilt, &rules, headers), None, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_timer_of_an_exactly_once_route_tells_the_requests_with_answers() {
+        for (is_exactly_once, has_draft) in [(false, true), (true, false)] {
+            let rules = RoutingRules {
+                replies: Some(ReplyRules {
+                    targets: TargetRules::replies(Naming::Topic, ["replies"], [""; 0]),
+                    is_exactly_once,
+                }),
+                ..rules()
+            };
+            let cancel = [("postdate-op", "cancel"), ("postdate-id", "a")];
+            let with_reply = [cancel[0], cancel[1], ("postdate-reply-to", "replies")];
+            assert!(draft(&mut with_outcomes(), &rules, &cancel).is_some());
+            let found = draft(&mut with_outcomes(), &rules, &with_reply);
+            assert_eq!(found.is_some(), has_draft);
+        }
     }
 }

@@ -4,9 +4,10 @@
 
 use crate::health::HealthPart;
 use crate::limit::{APPEND_QUEUE_MAX, APPENDS_PER_PIPELINE_MAX};
-use crate::model::{Hint, ShardId, Watermark};
+use crate::model::{Effect, Hint, OriginFormat, OutcomeDraft, ShardId, Watermark};
+use crate::outcomes::OutcomeTopic;
 use crate::retry::{PartsReadiness, until_store_answers};
-use crate::store::{Append, Appended, Error, Store, StorePart};
+use crate::store::{Append, Appended, Error, Store, StorePart, ToldEffect};
 use crate::trace::BatchLinks;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::cell::RefCell;
@@ -21,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct AppendJob {
     pub(crate) append: Append,
     pub(crate) links: BatchLinks,
+    /// In offset order. Empty if the route has no outcome topic.
+    pub(crate) drafts: Vec<OutcomeDraft>,
 }
 
 impl AppendJob {
@@ -31,6 +34,12 @@ impl AppendJob {
     /// Bytes of the runs.
     pub(super) fn bytes(&self) -> usize {
         run_bytes(&self.append)
+    }
+
+    /// Bytes of the runs and the drafts.
+    pub(super) fn memory(&self) -> usize {
+        let heap = self.drafts.iter().map(OutcomeDraft::heap_bytes);
+        self.bytes() + size_of_val(&*self.drafts) + heap.sum::<usize>()
     }
 }
 
@@ -43,6 +52,8 @@ pub(crate) struct AppendResult {
     pub(crate) messages: u64,
     /// As [`AppendJob::bytes`].
     pub(crate) bytes: usize,
+    /// As [`AppendJob::memory`].
+    pub(crate) memory: usize,
     pub(crate) outcome: Appended,
     pub(crate) links: BatchLinks,
 }
@@ -86,6 +97,8 @@ pub(crate) struct Appender {
     pub(crate) health: HealthPart,
     /// Bytes of the runs in one call. One append may exceed it.
     pub(crate) call_bytes_max: usize,
+    /// Gets the records of stored messages and changes.
+    pub(crate) outcomes: Option<OutcomeTopic>,
 }
 
 impl Appender {
@@ -103,6 +116,7 @@ impl Appender {
             readiness: PartsReadiness::new(self.health),
             full: RefCell::default(),
             is_full,
+            outcomes: self.outcomes,
             give_up,
         };
         let mut queues = PartQueues::default();
@@ -195,6 +209,7 @@ struct AppendCalls {
     /// The parts that refused their last append, because they are full.
     full: RefCell<BTreeSet<StorePart>>,
     is_full: Arc<AtomicBool>,
+    outcomes: Option<OutcomeTopic>,
     give_up: CancellationToken,
 }
 
@@ -206,8 +221,11 @@ impl AppendCalls {
         part: StorePart,
         jobs: Vec<AppendJob>,
     ) -> (StorePart, Result<Option<Vec<AppendResult>>, Error>) {
-        let (appends, links): (Vec<_>, Vec<_>) =
-            jobs.into_iter().map(|job| (job.append, job.links)).unzip();
+        let split = |job: AppendJob| {
+            let memory = job.memory();
+            (job.append, (job.links, job.drafts, memory))
+        };
+        let (appends, rests): (Vec<_>, Vec<_>) = jobs.into_iter().map(split).unzip();
         // Dropping an append is safe: the next reader continues at the store's watermark.
         let append = async || {
             let outcome = self.store.append(&appends).await;
@@ -217,9 +235,11 @@ impl AppendCalls {
         let (readiness, consequence) = (self.readiness.of(part), "cannot store new messages");
         let answer = until_store_answers(&readiness, consequence, &self.give_up, append).await;
         let results = answer.map(|outcomes| {
-            let answered = outcomes.map(|outcomes| appends.into_iter().zip(links).zip(outcomes));
-            let results =
-                answered?.map(|((append, links), outcome)| self.result(append, links, outcome));
+            let answered = outcomes.map(|outcomes| appends.into_iter().zip(rests).zip(outcomes));
+            let results = answered?.map(|((append, (links, drafts, memory)), outcome)| {
+                self.tell_outcomes(&append, &drafts, &outcome);
+                self.result(append, links, memory, outcome)
+            });
             Some(results.collect())
         });
         (part, results)
@@ -235,18 +255,53 @@ impl AppendCalls {
         self.is_full.store(!full.is_empty(), Ordering::Relaxed);
     }
 
-    fn result(&self, append: Append, links: BatchLinks, outcome: Appended) -> AppendResult {
+    fn result(
+        &self,
+        append: Append,
+        links: BatchLinks,
+        memory: usize,
+        outcome: Appended,
+    ) -> AppendResult {
         if matches!(outcome, Appended::Done { .. }) {
             self.send_hints(&append);
         }
         AppendResult {
             messages: run_messages(&append),
             bytes: run_bytes(&append),
+            memory,
             shard: append.shard,
             epoch: append.epoch.number,
             offsets: append.from..append.to,
             outcome,
             links,
+        }
+    }
+
+    /// Sends the records of the drafts of a stored append, with the effects that the store has told.
+    fn tell_outcomes(&self, append: &Append, drafts: &[OutcomeDraft], outcome: &Appended) {
+        let Some(topic) = self.outcomes.as_ref().filter(|_| !drafts.is_empty()) else {
+            return;
+        };
+        let told = match outcome {
+            Appended::Done { told, .. } => told,
+            // It is stored, and the answer with the effects is lost.
+            Appended::WatermarkMismatch(watermark) if *watermark == append.to => {
+                return topic.lose(drafts.len(), "the store did not answer in time");
+            }
+            // Its records are read again.
+            Appended::WatermarkMismatch(_) | Appended::Unknown => return,
+        };
+        let origins = OriginFormat::new(topic.deployment(), &append.shard);
+        let partition = append.shard.partition.index;
+        for draft in drafts {
+            let effect = effect_of(draft, told);
+            for record in draft
+                .records(effect, partition, &origins)
+                .into_iter()
+                .flatten()
+            {
+                topic.send(record);
+            }
         }
     }
 
@@ -260,6 +315,15 @@ impl AppendCalls {
                 least_due,
             });
         }
+    }
+}
+
+/// `told` is in the order of the changes.
+fn effect_of(draft: &OutcomeDraft, told: &[ToldEffect]) -> Effect {
+    let found = |change| told.binary_search_by_key(&change, |it| it.change).ok();
+    match draft.change.and_then(found) {
+        Some(at) => draft.effect(told[at].named, told[at].is_changed),
+        None => Effect::None,
     }
 }
 

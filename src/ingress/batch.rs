@@ -2,7 +2,7 @@
 
 use super::quota::Waiting;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MESSAGES_MAX};
-use crate::model::{Body, Cursor, ShardId, Slice};
+use crate::model::{Body, Cursor, OutcomeDraft, ShardId, Slice};
 use crate::run::{EncodedMessage, FarTarget, Run, RunBuilder, record};
 use crate::store::IdChange;
 use std::ops::Range;
@@ -14,6 +14,8 @@ pub(crate) struct AppendBatch {
     entries: Vec<Entry>,
     /// With plain ids.
     pub(super) changes: Vec<IdChange<Box<str>>>,
+    /// At most one of each record. Empty if the route has no outcome topic.
+    pub(super) drafts: Vec<OutcomeDraft>,
 }
 
 /// One message: its position, and the range of its body in `bodies`.
@@ -38,6 +40,7 @@ impl AppendBatch {
         self.bodies.capacity()
             + self.entries.capacity() * size_of::<Entry>()
             + self.changes.capacity() * size_of::<IdChange<Box<str>>>()
+            + self.drafts.capacity() * size_of::<OutcomeDraft>()
     }
 
     pub(super) fn waiting(&self) -> Waiting {
@@ -57,6 +60,7 @@ impl AppendBatch {
         self.bodies.clear();
         self.entries.clear();
         self.changes.clear();
+        self.drafts.clear();
         self.bodies.shrink_to(2 * BATCH_BYTES_MAX);
     }
 
@@ -65,6 +69,11 @@ impl AppendBatch {
         if self.entries.is_empty() && self.changes.is_empty() {
             *self = Self::default();
         }
+    }
+
+    /// The drafts of the messages and changes. Call it before the runs are built.
+    pub(super) fn take_drafts(&mut self) -> Vec<OutcomeDraft> {
+        std::mem::take(&mut self.drafts)
     }
 
     /// Encodes the messages into runs, hashes the ids, and empties the batch. Hours with few messages

@@ -61,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) deployment: Arc<str>,
     pub(crate) route: Arc<str>,
     pub(crate) rules: RoutingRules,
+    /// The route has an outcome topic.
+    pub(crate) tells_outcomes: bool,
     /// Stop a partition when the source dropped records that were never stored. Otherwise skip the
     /// gap.
     pub(crate) stops_at_gap: bool,

@@ -74,6 +74,8 @@ pub(super) struct AssignedPartition {
     pub(super) waiting: WaitingCount,
     /// The quota is used up, so new messages become dead letters.
     pub(super) refuses: bool,
+    /// The route has an outcome topic.
+    pub(super) tells_outcomes: bool,
     /// The claimed pair at the last store check, or when the shard was opened.
     claimed: Progress,
     /// No message was claimed since the check before, so the timer may wait for records that are not
@@ -125,6 +127,7 @@ impl AssignedPartition {
             last_commit: None,
             waiting: WaitingCount::default(),
             refuses: false,
+            tells_outcomes: false,
             claimed: Progress::START,
             waits_for_claim: true,
         }
@@ -245,8 +248,13 @@ impl AssignedPartition {
     /// Returns `true` if the quota refuses the message of this record. A record that may have been
     /// stored before is accepted, so a rebuild refuses no message that was accepted.
     pub(super) fn refuses(&self, offset: Offset) -> bool {
-        let was_stored = self.greatest_stored.covers(offset) && !fault!(QuotaRefusesStored);
+        let was_stored = self.was_stored(offset) && !fault!(QuotaRefusesStored);
         self.refuses && !was_stored
+    }
+
+    /// Returns `true` if the record at this offset was stored before the store lost it.
+    pub(super) fn was_stored(&self, offset: Offset) -> bool {
+        self.greatest_stored.covers(offset)
     }
 
     /// The store has the shard in this state.
@@ -308,6 +316,7 @@ impl AssignedPartition {
     }
 
     pub(super) fn build_append(&mut self, builder: &mut RunBuilder, far: FarTarget) -> AppendJob {
+        let drafts = self.batch.take_drafts();
         let (runs, changes) = self.batch.build_runs(&self.shard, builder, far);
         let append = Append {
             shard: self.shard.clone(),
@@ -327,7 +336,11 @@ impl AssignedPartition {
         self.linger = APPEND_LINGER_MAX;
         self.appends_in_flight += 1;
         let links = std::mem::take(&mut self.trace_links);
-        let job = AppendJob { append, links };
+        let job = AppendJob {
+            append,
+            links,
+            drafts,
+        };
         self.waiting.append_sent(Waiting {
             messages: job.messages(),
             bytes: job.bytes() as u64,
@@ -339,10 +352,10 @@ impl AssignedPartition {
     pub(super) fn on_append_result(
         &mut self,
         offsets: Range<Watermark>,
-        outcome: Appended,
+        outcome: &Appended,
     ) -> NextStep {
         self.appends_in_flight = self.appends_in_flight.saturating_sub(1);
-        match outcome {
+        match *outcome {
             Appended::Done { .. } => {
                 self.greatest_stored = self.greatest_stored.max(offsets.end);
                 NextStep::Continue
@@ -532,9 +545,10 @@ mod tests {
         assert_eq!(
             partition.on_append_result(
                 Watermark(10)..Watermark(16),
-                Appended::Done {
+                &Appended::Done {
                     cancelled: 0,
-                    missed: 0
+                    missed: 0,
+                    told: Vec::new(),
                 }
             ),
             NextStep::Continue
@@ -564,9 +578,10 @@ mod tests {
         partition.build_append(&mut RunBuilder::plain(1), far());
         partition.on_append_result(
             Watermark(10)..Watermark(11),
-            Appended::Done {
+            &Appended::Done {
                 cancelled: 0,
                 missed: 0,
+                told: Vec::new(),
             },
         );
         partition.record_read(Offset(11), now);
@@ -607,7 +622,7 @@ mod tests {
             partition.build_append(&mut RunBuilder::plain(1), far());
             partition.on_append_result(
                 Watermark(10)..Watermark(20),
-                Appended::WatermarkMismatch(Watermark(found)),
+                &Appended::WatermarkMismatch(Watermark(found)),
             )
         };
         for (found, expected) in [
@@ -620,7 +635,7 @@ mod tests {
             assert_eq!(append(found), expected, "{found}");
         }
         assert_eq!(
-            partition.on_append_result(Watermark(10)..Watermark(20), Appended::Unknown),
+            partition.on_append_result(Watermark(10)..Watermark(20), &Appended::Unknown),
             NextStep::Reopen
         );
         let now = Instant::now();

@@ -349,7 +349,7 @@ mod tests {
                         5 => drop(partition.build_append(&mut RunBuilder::plain(1), far())),
                         _ => {
                             let offsets = Watermark(0)..Watermark(0);
-                            partition.on_append_result(offsets, Appended::Unknown);
+                            partition.on_append_result(offsets, &Appended::Unknown);
                         }
                     }
                 }

@@ -262,7 +262,8 @@ impl Ingress {
             if self.partitions.get(&partition).is_none() {
                 tracing::info!(route = %self.options.route, %partition, "partition assigned");
                 let shard = ShardId::new(self.options.route.clone(), partition);
-                let assigned = AssignedPartition::new(&self.options.deployment, shard, now);
+                let mut assigned = AssignedPartition::new(&self.options.deployment, shard, now);
+                assigned.tells_outcomes = self.options.tells_outcomes;
                 self.partitions.insert(assigned);
             }
         }
@@ -394,7 +395,7 @@ impl Ingress {
                 return;
             };
             let job = partition.build_append(&mut self.runs, far);
-            self.appending_bytes += job.bytes();
+            self.appending_bytes += job.memory();
             room.send(job);
         }
     }
@@ -404,7 +405,7 @@ impl Ingress {
     }
 
     pub(super) fn on_append_result(&mut self, result: AppendResult) {
-        self.appending_bytes -= result.bytes;
+        self.appending_bytes -= result.memory;
         let id = &result.shard.partition;
         let Some(mut partition) = self.partitions.reading(id, result.epoch) else {
             return;
@@ -413,11 +414,14 @@ impl Ingress {
             messages: result.messages,
             bytes: result.bytes as u64,
         });
-        let next = partition.on_append_result(result.offsets, result.outcome);
+        let next = partition.on_append_result(result.offsets, &result.outcome);
         drop(partition);
         let reason = "an append found another watermark in the store";
         self.take_step(&result.shard.partition, next, reason);
-        if let Appended::Done { cancelled, missed } = result.outcome {
+        if let Appended::Done {
+            cancelled, missed, ..
+        } = result.outcome
+        {
             let metric = &self.ports.metric;
             metric.stored.increment(result.messages);
             metric.cancelled.increment(u64::from(cancelled));
@@ -473,7 +477,7 @@ impl Ingress {
                     && let Ok(room) = self.ports.appender.jobs.try_reserve()
                 {
                     let job = partition.build_append(&mut self.runs, far);
-                    self.appending_bytes += job.bytes();
+                    self.appending_bytes += job.memory();
                     room.send(job);
                 }
             }

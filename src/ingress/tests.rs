@@ -66,6 +66,7 @@ impl Environment {
             deployment: "d".into(),
             route: "r".into(),
             rules,
+            tells_outcomes: false,
             start: StartPoint::First,
             stops_at_gap: true,
             quota: watch::channel(quota).1,
@@ -98,6 +99,7 @@ impl Environment {
             hints: Vec::new(),
             health: Health::new().register("appender"),
             call_bytes_max: 1 << 22,
+            outcomes: None,
         };
         (Ingress::new(options, ports, process), appender)
     }

@@ -11,6 +11,7 @@
 use super::{
     COMPACT_BYTES_MAX, EMBEDDED_CACHE_BYTES, EMBEDDED_INDEX_MEMTABLE_BYTES,
     EMBEDDED_RUNS_MEMTABLE_BYTES, KAFKA_FETCH_BYTES_MAX, KAFKA_FETCH_ROUTES_MAX,
+    OUTCOME_RECORD_BYTES, OUTCOME_RECORDS_MAX,
 };
 
 /// Resident memory that a process may take beside its budget: code, threads, clients, and memory
@@ -28,6 +29,8 @@ pub(crate) struct MemoryUsers {
     pub(crate) has_timer: bool,
     /// Producers of the timer. The transactional producers of one cluster count as one.
     pub(crate) producers: usize,
+    /// Clusters with outcome records.
+    pub(crate) outcome_clients: usize,
     pub(crate) has_embedded_store: bool,
 }
 
@@ -42,6 +45,8 @@ pub(crate) struct MemoryPlan {
     pub(crate) producer: usize,
     /// Decoded runs of one compaction.
     pub(crate) compaction: usize,
+    /// Outcome records in the queue. Also those of one client that are not acknowledged.
+    pub(crate) outcomes: usize,
     pub(crate) embedded: EmbeddedMemory,
 }
 
@@ -133,6 +138,14 @@ impl MemoryPlan {
             0
         };
         let rest = budget - store.min(budget / 2);
+        // The queue of outcome records has the memory of one client.
+        let outcome_parts = match users.outcome_clients {
+            0 => 0,
+            clients => clients + 1,
+        };
+        let outcomes = rest / 16 / outcome_parts.max(1);
+        let outcomes = outcomes.min(OUTCOME_RECORDS_MAX * OUTCOME_RECORD_BYTES);
+        let rest = rest - outcomes * outcome_parts;
         let ingress = match (users.sources, users.has_timer) {
             (0, _) => 0,
             (_, true) => rest / 8 * 3,
@@ -150,6 +163,7 @@ impl MemoryPlan {
             loaded: timer / 2,
             producer: timer / 4 / users.producers.max(1),
             compaction: (timer / 64).min(COMPACT_BYTES_MAX),
+            outcomes,
             embedded,
         }
     }
@@ -167,13 +181,18 @@ mod tests {
         has_timer: bool,
         has_embedded_store: bool,
     ) -> MemoryPlan {
-        let users = MemoryUsers {
+        let users = users(sources, has_timer, has_embedded_store);
+        MemoryPlan::new(budget as u64, users)
+    }
+
+    fn users(sources: usize, has_timer: bool, has_embedded_store: bool) -> MemoryUsers {
+        MemoryUsers {
             sources,
             has_timer,
             producers: 2,
+            outcome_clients: 0,
             has_embedded_store,
-        };
-        MemoryPlan::new(budget as u64, users)
+        }
     }
 
     /// The bytes of all parts, with the copies that the code makes of them. Three brokers answer a
@@ -196,8 +215,15 @@ mod tests {
             for (sources, has_timer) in [(1, true), (3, true), (40, true), (1, false), (0, true)] {
                 for embedded in [false, true] {
                     let plan = plan(budget * MIB, sources, has_timer, embedded);
-                    let total = total(&plan, sources, embedded);
-                    assert!(total <= budget * MIB, "{budget} {sources} {plan:?}");
+                    let total_bytes = total(&plan, sources, embedded);
+                    assert!(total_bytes <= budget * MIB, "{budget} {sources} {plan:?}");
+                    let users = MemoryUsers {
+                        outcome_clients: 2,
+                        ..users(sources, has_timer, embedded)
+                    };
+                    let plan = MemoryPlan::new((budget * MIB) as u64, users);
+                    let total_bytes = total(&plan, sources, embedded) + 3 * plan.outcomes;
+                    assert!(total_bytes <= budget * MIB, "{budget} {sources} {plan:?}");
                 }
             }
         }

@@ -94,6 +94,15 @@ pub(crate) const RESEND_DELAY_MAX: Duration = Duration::from_secs(10);
 /// cancel. The answer is in the store already, so it is usually claimed at the same moment. A stop waits
 /// this long, too.
 pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(3);
+/// Outcome records that wait in the queue of a process. Its clients hold as many that are not acknowledged.
+pub(crate) const OUTCOME_RECORDS_MAX: usize = 65_536;
+/// Memory of one of them, if topics and ids have usual lengths. A process with less memory keeps fewer records, so that
+/// their bytes are not what stops the records of other routes.
+pub(crate) const OUTCOME_RECORD_BYTES: usize = 1_024;
+/// Outcome records that are sent before the next look at reports.
+pub(crate) const OUTCOME_RECORDS_PER_TURN: usize = 1_024;
+/// A process that stops waits this long for the acknowledgements of its last outcome records.
+pub(crate) const OUTCOME_RECORDS_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 /// A retry or a reschedule looks forged if the clocks of timer, broker and producer differ by more
 /// than this.
 pub(crate) const RETRY_CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);

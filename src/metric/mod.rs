@@ -98,6 +98,10 @@ instruments! {
         "Answers to requests that their target has acknowledged at the first attempt."
     ANSWERS_MISSING "postdate_answers_missing_total" Kind::Counter, ["route"]
         "Requests without an answer: the reply target was not allowed, or did not take the answer through all attempts."
+    OUTCOME_RECORDS "postdate_outcome_records_total" Kind::Counter, ["route"]
+        "Outcome records that their topic has acknowledged."
+    OUTCOME_RECORDS_MISSING "postdate_outcome_records_missing_total" Kind::Counter, ["route"]
+        "Outcome records that were dropped: their topic did not take them, or the store did not tell their outcome."
     POSSIBLE_DUPLICATES "postdate_possible_duplicates_total" Kind::Counter, ["route"]
         "Messages sent again because the outcome of the first attempt is unknown; an upper bound after the store lost data."
     HOLDS_CUT_SHORT "postdate_holds_cut_short_total" Kind::Counter, ["route"]
@@ -268,6 +272,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) expired: Counter,
     pub(crate) answers: Counter,
     pub(crate) answers_missing: Counter,
+    pub(crate) outcome_records: Counter,
+    pub(crate) outcome_records_missing: Counter,
     pub(crate) possible_duplicates: Counter,
     pub(crate) holds_cut_short: Counter,
     pub(crate) transactions_committed: Counter,
@@ -307,6 +313,8 @@ impl RouteMetrics {
             expired: counter(EXPIRED),
             answers: counter(ANSWERS),
             answers_missing: counter(ANSWERS_MISSING),
+            outcome_records: counter(OUTCOME_RECORDS),
+            outcome_records_missing: counter(OUTCOME_RECORDS_MISSING),
             possible_duplicates: counter(POSSIBLE_DUPLICATES),
             holds_cut_short: counter(HOLDS_CUT_SHORT),
             transactions_committed: counter(TRANSACTIONS_COMMITTED),

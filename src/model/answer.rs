@@ -59,7 +59,7 @@ pub(crate) enum Effect {
 }
 
 /// The code of a refused schedule: an earlier message waits under its id.
-const DUPLICATE: &str = "duplicate";
+pub(super) const DUPLICATE: &str = "duplicate";
 /// The code of a refused reschedule: its due time is not later than that of the message.
 const NOT_LATER: &str = "not_later";
 

@@ -15,6 +15,7 @@
 //! | `routing` | where a message may go: targets, allow-lists, NATS subjects |
 //! | `protocol` | the values of the shard protocol, and their text forms |
 //! | `answer` | the answer to a request |
+//! | `outcome_record` | the fate of a message |
 //! | `readable` | numbers, sizes and times as people read them |
 
 mod answer;
@@ -22,6 +23,7 @@ mod dead_letter;
 mod dialect;
 mod headers;
 mod message;
+mod outcome_record;
 mod parsing;
 mod protocol;
 pub(crate) mod readable;
@@ -42,6 +44,7 @@ pub(crate) use headers::origin::{
 pub(crate) use headers::retry_keys::RetryKeys;
 pub(crate) use headers::{header, header_name, retry};
 pub(crate) use message::{Body, Disposition, Message, Record, RetryState, ScheduleState};
+pub(crate) use outcome_record::{DraftKind, Fate, OutcomeDraft, OutcomeRecord, records_of_request};
 pub(crate) use parsing::dead_letter_reason::DeadLetterReason;
 pub(crate) use parsing::parse_record::{ParsedRecord, as_id, parse_record};
 pub(crate) use parsing::rejection::Rejection;

@@ -79,6 +79,7 @@ pub(super) fn start(
             hints: hints.clone(),
             health: wiring.ready_part(&format!("route {route} appender")),
             call_bytes_max: wiring.memory.ingress.call,
+            outcomes: wiring.outcomes.get(&*route).cloned(),
         });
         let appenders: Vec<_> = appenders.collect();
         Ok(async move {
@@ -115,6 +116,7 @@ fn ingress(
         deployment: wiring.config.deployment.as_str().into(),
         route: parts.route.clone(),
         rules: routing_rules(&wiring.config, name),
+        tells_outcomes: wiring.outcomes.contains_key(name),
         start: match wiring.config.routes[name].start {
             // A partition that is created while the process serves the route is read from its first record.
             StartPoint::End => StartPoint::Time(wiring.started.routes[name]),

@@ -1,6 +1,6 @@
 //! Divides the configured memory among the parts of this process.
 
-use crate::config::{Config, Delivery, Role, Store};
+use crate::config::{self, Config, Delivery, Role, Store};
 use crate::limit::{MemoryPlan, MemoryUsers};
 use std::collections::BTreeSet;
 
@@ -17,6 +17,7 @@ pub(crate) fn memory_plan(config: &Config) -> MemoryPlan {
         sources: sources.map(|(_, count)| count).sum(),
         has_timer: has(Role::Timer),
         producers: producers(config),
+        outcome_clients: outcome_clusters(config).len(),
         has_embedded_store: matches!(config.store.kind, Store::Embedded(_)),
     };
     MemoryPlan::new(config.memory_budget(), users)
@@ -35,6 +36,13 @@ fn producers(config: &Config) -> usize {
         }
     }
     2 * plain.len() + transactional.len()
+}
+
+/// The clusters with outcome records.
+pub(super) fn outcome_clusters(config: &Config) -> BTreeSet<&str> {
+    let routes = config.routes.values();
+    let with_outcomes = routes.filter(|route| route.outcomes.is_some());
+    with_outcomes.map(config::Route::target_cluster).collect()
 }
 
 /// Resident memory of this process. `None` on systems without `/proc`.

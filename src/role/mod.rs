@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `admin_threads` | `admin`, `queries`, `changes`, `dead-letters` |
 //! | `trace_thread` | `traces`, if traces are configured |
+//! | `outcome_thread` | `outcomes`, if a route has an outcome topic |
 //! | `hints` | `hints`, if other processes can share the store |
 //! | `membership_thread` | `membership` |
 //! | `ingress_threads` | `ingress`, `appender` |
@@ -21,6 +22,7 @@ mod hints;
 mod ingress_threads;
 mod membership_thread;
 mod memory;
+mod outcome_thread;
 mod process;
 mod store_factory;
 mod timer_threads;
@@ -128,6 +130,9 @@ impl Service {
         let store = StoreFactory::open(config, clock.clone())?;
         let trace_random = StdRng::seed_from_u64(random.random());
         let tracer = trace_thread::start(group, config, trace_random)?;
+        let memory = memory_plan(config);
+        let give_up = self.give_up.clone();
+        let outcomes = outcome_thread::start(group, config, memory, give_up, random.random())?;
         let has_timer = config.roles.contains(&Role::Timer);
         let leases_released = match has_timer {
             true => StopToken::new(),
@@ -139,11 +144,12 @@ impl Service {
             started: start.started.clone(),
             limits: self.limits.clone(),
             keys: config.keys(),
-            memory: memory_plan(config),
+            memory,
             store,
             clock,
             health: self.health.clone(),
             tracer,
+            outcomes,
             timers_done: self.give_up.child_token(),
             leases_released,
             give_up: self.give_up.clone(),

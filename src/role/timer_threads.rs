@@ -237,6 +237,7 @@ fn route_options(wiring: &Wiring, name: &str, route: &config::Route) -> RouteOpt
         known_topics: known_topics(route).into_iter().collect(),
         metric: metric::RouteMetrics::new(name),
         tracer: wiring.tracer.clone(),
+        outcomes: wiring.outcomes.get(name).cloned(),
         alerts: DeliveryAlerts::new(wiring.health.register(format!("route {name} deliveries"))),
     }
 }

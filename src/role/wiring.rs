@@ -11,6 +11,7 @@ use crate::health::{Health, HealthPart};
 use crate::ingress::Quota;
 use crate::limit::{MemoryPlan, RETRY_CLOCK_SKEW_MAX, STORE_RETRY_DELAY_MAX};
 use crate::model::{OnDuplicate, ReplyRules, RoutingRules, TargetRules, Timestamp, WithoutDelay};
+use crate::outcomes::OutcomeTopic;
 use crate::store::Store;
 use crate::task::{StopToken, TaskGroup};
 use crate::trace::Tracer;
@@ -33,6 +34,8 @@ pub(super) struct Wiring {
     pub(super) clock: SteadyClock<WallClock>,
     pub(super) health: Health,
     pub(super) tracer: Tracer,
+    /// By route.
+    pub(super) outcomes: BTreeMap<String, OutcomeTopic>,
     /// Cancelled when a stopping process has drained for
     /// [`DRAIN_TIMEOUT`](crate::limit::DRAIN_TIMEOUT).
     pub(super) give_up: StopToken,

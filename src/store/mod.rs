@@ -60,7 +60,7 @@ pub(crate) use key_use::OtherKeys;
 pub(crate) use outcome::{
     Acquired, Advanced, Appended, EffectKind, Heartbeat, Hold, IdPosition, Listed, Opened,
     Replaced, RequestEffect, Restored, RunEntry, Session, ShardPosition, SliceCount, StoredShard,
-    TailRun, Tailed,
+    TailRun, Tailed, ToldEffect,
 };
 pub(crate) use query::{QuarantineStore, StoreQuery};
 pub(crate) use request::{

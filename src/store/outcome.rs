@@ -90,7 +90,7 @@ impl Opened {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Appended {
     Done {
         /// Messages that a cancel or a replacement cancelled in time.
@@ -98,11 +98,26 @@ pub(crate) enum Appended {
         /// Cancels and reschedules without effect: no message waited under the id, it was claimed
         /// already, or it is not due before its new due time.
         missed: u32,
+        /// The effects of the changes that ask for them and name another message, in the order of the
+        /// changes.
+        told: Vec<ToldEffect>,
     },
     /// The batch does not start at the watermark, which is this one, or another epoch has followed
     /// that of the batch. The store wrote nothing.
     WatermarkMismatch(Watermark),
     Unknown,
+}
+
+/// The effect of an id change on the message that waited under the id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToldEffect {
+    /// The number of the change in its append, from 0.
+    pub(crate) change: usize,
+    /// The place of the message.
+    pub(crate) named: Cursor,
+    /// False: the message keeps its place, because it was claimed, keeps the id, or is not due before its
+    /// new due time. Or it may have been delivered before the store lost writes.
+    pub(crate) is_changed: bool,
 }
 
 /// Name, slice and least due of a stored run.

@@ -88,6 +88,9 @@ pub(crate) struct IdChange<I = StoredId> {
     /// A claimed message is changed too, unless it is delivered. The timer of an exactly-once
     /// route decides whether that was in time.
     pub(crate) changes_claimed: bool,
+    /// The outcome of the append tells the effect on the named message. Not together with
+    /// `changes_claimed`.
+    pub(crate) tells_effect: bool,
 }
 
 impl<I> IdChange<I> {
@@ -97,6 +100,7 @@ impl<I> IdChange<I> {
             kind,
             request: None,
             changes_claimed: false,
+            tells_effect: false,
         }
     }
 
@@ -106,6 +110,7 @@ impl<I> IdChange<I> {
             kind: self.kind,
             request: self.request,
             changes_claimed: self.changes_claimed,
+            tells_effect: self.tells_effect,
         }
     }
 }

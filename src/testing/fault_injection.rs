@@ -123,6 +123,13 @@ pub(crate) enum InjectedFault {
     /// A copy is delivered although its message does not wait under the id any more.
     CopyTakesAnyPlace,
 
+    // Outcome records.
+    /// The outcome record of a message that was retried or dead-lettered says that it was delivered.
+    TellAllAsDelivered,
+    /// Changes that were made before a store loss have outcome records again, from other effects.
+    TellStoredAgain,
+    /// A message that may have been delivered before a store loss has the outcome record of its cancel.
+    TellUncertainChanges,
     // Answers.
     /// At-least-once: an answer that a cancel was too late does not wait for the message.
     AnswerBeforeDelivery,

@@ -2,7 +2,8 @@
 //!
 //! Claimed messages are sent in transactions. Each commit includes the marker, the pair that covers
 //! all delivered messages. After an unknown result the shard restarts after the last committed
-//! marker. A message is delivered only when its transaction is committed (I4).
+//! marker. A message is delivered only when its transaction is committed (I4). Its outcome record is sent after
+//! that, and is not part of the transaction.
 
 use super::delivery::in_flight::Ticket;
 use super::delivery::producers::Producers;

@@ -30,6 +30,7 @@ use crate::broker::send_budget::SendBudget;
 use crate::encryption::KeyRing;
 use crate::metric;
 use crate::model::RoutingRules;
+use crate::outcomes::OutcomeTopic;
 use crate::trace::Tracer;
 use futures_util::future::{Fuse, LocalBoxFuture};
 use std::collections::BTreeMap;
@@ -88,6 +89,8 @@ pub(crate) struct RouteOptions {
     pub(crate) known_topics: Arc<[String]>,
     pub(crate) metric: metric::RouteMetrics,
     pub(crate) tracer: Tracer,
+    /// Gets the records of the ends of messages.
+    pub(crate) outcomes: Option<OutcomeTopic>,
     pub(crate) alerts: DeliveryAlerts,
 }
 

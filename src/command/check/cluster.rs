@@ -139,6 +139,10 @@ fn topic_uses(config: &Config, cluster: &str, size: &SizeArgs) -> Vec<TopicUse> 
             .map(|target| (TopicRole::Target, target));
         let targets = target.chain([(TopicRole::DeadLetters, &route.dead_letter)]);
         let targets = targets.map(|(role, target)| (role, &target.cluster, &target.name));
+        let target_cluster = route.target_cluster().to_owned();
+        let outcomes =
+            (route.outcomes.iter()).map(|topic| (TopicRole::Target, &target_cluster, topic));
+        let targets = targets.chain(outcomes);
         for (role, _, topic) in sources.chain(targets).filter(|(_, of, _)| *of == cluster) {
             let used = uses
                 .entry((role, topic.as_str()))

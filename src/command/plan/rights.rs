@@ -86,7 +86,7 @@ fn kafka_rights(deployment: &str, name: &str, route: &Route, cluster: &str) -> V
     rights
 }
 
-/// The targets and patterns of a route on this cluster, with its dead letters.
+/// The targets and patterns of a route on this cluster, with its outcome records and dead letters.
 fn targets(route: &Route, cluster: &str) -> Vec<String> {
     let target = route
         .target
@@ -95,7 +95,9 @@ fn targets(route: &Route, cluster: &str) -> Vec<String> {
     let allow = route.allow.iter().chain(&route.allow_replies).flatten();
     let allow = allow.filter(|_| route.target_cluster() == cluster);
     let dead_letter = std::iter::once(&route.dead_letter).filter(|it| it.cluster == cluster);
-    let targets = target.map(|it| &it.name).chain(allow);
+    let outcomes = route.outcomes.iter();
+    let outcomes = outcomes.filter(|_| route.target_cluster() == cluster);
+    let targets = target.map(|it| &it.name).chain(allow).chain(outcomes);
     targets
         .chain(dead_letter.map(|it| &it.name))
         .cloned()

@@ -113,7 +113,7 @@ async fn duplicate_windows(config: &Config, route: &Route) -> Result<Vec<(String
             .insert(target.name.as_str());
     }
     let allowed = route.allow.iter().chain(&route.allow_replies).flatten();
-    let allowed = allowed.map(String::as_str);
+    let allowed = allowed.chain(&route.outcomes).map(String::as_str);
     targets
         .entry(route.target_cluster())
         .or_default()

@@ -25,6 +25,8 @@ pub(crate) struct Route {
     pub(crate) allow: Option<Vec<String>>,
     /// Patterns of the targets that `postdate-reply-to` may name; `None`: the route gives no answers.
     pub(crate) allow_replies: Option<Vec<String>>,
+    /// The topic or subject of outcome records, on the target's cluster; `None`: there are none.
+    pub(crate) outcomes: Option<String>,
     pub(crate) dead_letter: Destination,
     #[serde(default, deserialize_with = "choice")]
     pub(crate) delivery: Delivery,
@@ -317,6 +319,7 @@ impl Route {
         }
         for key in [
             "allow_replies",
+            "outcomes",
             "max_delay",
             "without_delay",
             "on_duplicate",

@@ -125,6 +125,8 @@ pub(crate) const ORIGIN: &str = "postdate-origin";
 /// On an answer: the origin of its request. An answer has no origin, because it is not the message
 /// of the record.
 pub(crate) const ANSWER: &str = "postdate-answer";
+/// On an outcome record: its id, which is the same for each repeat of the record.
+pub(crate) const OUTCOME: &str = "postdate-outcome";
 /// On an occurrence: the id of its schedule.
 pub(crate) const SCHEDULE: &str = "postdate-schedule";
 /// On an occurrence: the planned time of the next one in epoch milliseconds.
@@ -142,7 +144,16 @@ pub(crate) const BY_REFERENCE: &str = "; sent by reference: ";
 /// On a record from a NATS stream: its source subject. Replaces the producer's own such header.
 pub(crate) const SUBJECT: &str = "postdate-subject";
 
-const OUTPUT: [&str; 7] = [DUE, ORIGIN, ANSWER, SCHEDULE, NEXT, ERROR, ERROR_DETAIL];
+const OUTPUT: [&str; 8] = [
+    DUE,
+    ORIGIN,
+    ANSWER,
+    OUTCOME,
+    SCHEDULE,
+    NEXT,
+    ERROR,
+    ERROR_DETAIL,
+];
 
 /// Returns `true` for headers that Postdate writes on delivered records. A value on the source
 /// record is forged or left over, so it is replaced.
@@ -192,6 +203,7 @@ mod tests {
         ("postdate-due", [false, false, true]),
         ("postdate-origin", [false, false, true]),
         ("postdate-answer", [false, false, true]),
+        ("postdate-outcome", [false, false, true]),
         ("postdate-error", [false, false, true]),
         ("postdate-schedule", [false, false, true]),
         ("postdate-cron", [true, true, true]),

@@ -218,6 +218,7 @@ impl Shard {
         Ok(Appended::Done {
             cancelled: outcome.in_time,
             missed: outcome.missed,
+            told: outcome.told,
         })
     }
 

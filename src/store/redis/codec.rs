@@ -5,7 +5,7 @@ use crate::run::RunName;
 use crate::store::rules::{Moved, NO_HOLD, ShardMeta};
 use crate::store::{
     AppendEpoch, EffectKind, EpochStart, IdChange, IdChangeKind, Ledger, Lineage, RequestEffect,
-    RunEntry, StoredShard,
+    RunEntry, StoredShard, ToldEffect,
 };
 
 /// Scores are doubles. All whole numbers up to this one are exact.
@@ -71,8 +71,8 @@ pub(super) fn offset_hex(offset: Offset) -> String {
     format!("{:016x}", offset.0)
 }
 
-/// The change as `lua/append.lua` reads it, and the request: `!` if it changes a claimed message too, then its
-/// offset if it asks for an answer.
+/// The change as `lua/append.lua` reads it, and the request: `!` if it changes a claimed message too or `?` if
+/// the reply tells its effect, then its offset if it asks for an answer.
 pub(super) fn id_change(change: &IdChange) -> [String; 2] {
     let kind = match change.kind {
         IdChangeKind::Schedule(place) => format!("s{}", place.to_hex()),
@@ -86,7 +86,11 @@ pub(super) fn id_change(change: &IdChange) -> [String; 2] {
         IdChangeKind::TakePlace { place, of } => format!("t{}{}", place.to_hex(), offset_hex(of)),
         IdChangeKind::PlaceTaken { of } => format!("p{}", offset_hex(of)),
     };
-    let mark = if change.changes_claimed { "!" } else { "" };
+    let mark = match (change.changes_claimed, change.tells_effect) {
+        (true, _) => "!",
+        (false, true) => "?",
+        (false, false) => "",
+    };
     let request = change.request.map(offset_hex).unwrap_or_default();
     [kind, format!("{mark}{request}")]
 }
@@ -109,6 +113,21 @@ pub(super) fn parse_effect(text: &str) -> Option<RequestEffect> {
         kind: match letter {
             "c" => EffectKind::Changed,
             "l" => EffectKind::Unchanged,
+            _ => return None,
+        },
+    })
+}
+
+/// Place of the named message, a letter, and the number of the change.
+pub(super) fn parse_told(text: &str) -> Option<ToldEffect> {
+    let (place, rest) = text.split_at_checked(32)?;
+    let (letter, change) = rest.split_at_checked(1)?;
+    Some(ToldEffect {
+        change: change.parse().ok()?,
+        named: Cursor::from_hex(place)?,
+        is_changed: match letter {
+            "c" => true,
+            "l" => false,
             _ => return None,
         },
     })

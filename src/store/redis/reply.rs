@@ -9,7 +9,8 @@ use crate::model::{
 use crate::store::rules::NO_HOLD;
 use crate::store::{
     Acquired, Advanced, Appended, Error, Heartbeat, Hold, IdPosition, Ledger, Listed, Opened,
-    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed, begun_copy,
+    Replaced, Restored, RunEntry, Session, SliceCount, StoredShard, TailRun, Tailed, ToldEffect,
+    begun_copy,
 };
 use redis::Value;
 use std::collections::BTreeMap;
@@ -130,11 +131,20 @@ impl Reply {
             "done" => Appended::Done {
                 cancelled: self.number()?,
                 missed: self.number()?,
+                told: self.told_effects()?,
             },
             "watermark_mismatch" => Appended::WatermarkMismatch(self.watermark()?),
             "unknown" => Appended::Unknown,
             _ => return self.unexpected_tag(),
         })
+    }
+
+    fn told_effects(&mut self) -> Result<Vec<ToldEffect>, Error> {
+        let mut told = Vec::new();
+        while !self.parts.as_slice().is_empty() {
+            told.extend(codec::parse_told(&self.text()?));
+        }
+        Ok(told)
     }
 
     /// `None`: unknown shard.

@@ -7,7 +7,7 @@ use crate::run::Run;
 use crate::store::query::PlaceChange;
 use crate::store::{
     Advance, Advanced, Append, EffectKind, Hold, IdChange, IdChangeKind, NewShard, ReplaceRuns,
-    RequestEffect, Restore, ShardPosition,
+    RequestEffect, Restore, ShardPosition, ToldEffect,
 };
 use std::collections::BTreeMap;
 
@@ -79,6 +79,10 @@ pub(crate) struct AppliedChanges {
     pub(crate) missed: u32,
     /// The effects of the requests with answers.
     pub(crate) effects: Vec<RequestEffect>,
+    /// The effects that the outcome of the append tells.
+    pub(crate) told: Vec<ToldEffect>,
+    /// The number of the change that is applied.
+    number: usize,
 }
 
 impl AppliedChanges {
@@ -86,12 +90,25 @@ impl AppliedChanges {
     fn drop_duplicate(&mut self, change: &IdChange, place: Cursor, first: Option<Cursor>) {
         let Some(first) = first else { return };
         self.drop_message(place);
-        self.effects
-            .extend(change.request.map(|request| RequestEffect {
-                request,
-                place: first,
-                kind: EffectKind::Unchanged,
-            }));
+        self.add_effect(change, first, EffectKind::Unchanged, true);
+    }
+
+    /// The change has this effect on the message that it names. `is_certain`: that message was not delivered
+    /// before the store lost writes.
+    fn add_effect(&mut self, change: &IdChange, place: Cursor, kind: EffectKind, is_certain: bool) {
+        let effect = change.request.map(|request| RequestEffect {
+            request,
+            place,
+            kind,
+        });
+        self.effects.extend(effect);
+        if change.tells_effect && !change.changes_claimed {
+            self.told.push(ToldEffect {
+                change: self.number,
+                named: place,
+                is_changed: kind == EffectKind::Changed && is_certain,
+            });
+        }
     }
 
     /// Cancels the new message at this place.
@@ -198,7 +215,8 @@ impl ShardMeta {
         ids: &mut BTreeMap<Box<[u8]>, Cursor>,
     ) -> AppliedChanges {
         let mut outcome = AppliedChanges::default();
-        for change in changes {
+        for (number, change) in changes.iter().enumerate() {
+            outcome.number = number;
             let (new_place, moved) = match change.kind {
                 IdChangeKind::Retry(place) => {
                     self.take_id(change, place, ids, |it| !self.is_free(Some(it)));
@@ -266,14 +284,10 @@ impl ShardMeta {
         }
         let is_confirmed = change.kind == IdChangeKind::Cancel || moved.is_some();
         outcome.missed += u32::from(is_confirmed && !is_in_time);
-        let effect = change.request.zip(named);
-        outcome
-            .effects
-            .extend(effect.map(|(request, (place, kind))| RequestEffect {
-                request,
-                place,
-                kind,
-            }));
+        if let Some((place, kind)) = named {
+            let is_certain = !self.possibly_delivered.covers(place) || fault!(TellUncertainChanges);
+            outcome.add_effect(change, place, kind, is_certain);
+        }
         match new_place {
             Some(place) if is_taken => drop(ids.insert(change.id.name().into(), place)),
             Some(place) => outcome.drop_message(place),

@@ -9,7 +9,7 @@ use crate::ingress::{self, Appender, Ingress};
 use crate::limit::{
     CLOCK_SKEW_MAX, COMPACT_BYTES_MAX, COMPACT_REQUEST_QUEUE_MAX, COMPACT_RESULT_QUEUE_MAX,
     DEFINITION_QUEUE_MAX, FETCH_BYTES_MAX, HINT_QUEUE_MAX, IngressMemory, LEASE_EVENT_QUEUE_MAX,
-    LOADER_QUEUE_MAX, LOADER_REPLIES_MAX,
+    LOADER_QUEUE_MAX, LOADER_REPLIES_MAX, OUTCOME_RECORDS_MAX,
 };
 use crate::membership::{
     self, Assignments, ClusterCatalog, ReadAssignment, SourceTopics, WorkerLoop,
@@ -19,6 +19,7 @@ use crate::model::{
     Dialect, Dialects, FORMAT_LEVEL, Hint, Naming, ReplyRules, RetryKeys, Role, RoutingRules,
     SessionId, StartPoint, TargetRules, WithoutDelay, WorkerEntry,
 };
+use crate::outcomes::{OutcomeSender, OutcomeTopic, outcome_topics};
 use crate::run::RunBuilder;
 use crate::run::ThinHours;
 use crate::store::Store;
@@ -30,7 +31,9 @@ use crate::testing::sim::mutants::ingress_sends_directly::IngressSendsDirectly;
 use crate::testing::sim::mutants::marker_faults::MarkerFaults;
 use crate::testing::sim::mutants::source_faults::SourceFaults;
 use crate::testing::sim::process_control::ProcessControl;
-use crate::testing::sim::world::{ANSWERS, DEAD, GROUP, MARKERS, ROUTE, SOURCE, TARGET, World};
+use crate::testing::sim::world::{
+    ANSWERS, DEAD, GROUP, MARKERS, OUTCOMES, ROUTE, SOURCE, TARGET, World,
+};
 use crate::timer::{
     self, CompactionPolicy, Compactor, DefinitionBatch, DefinitionReader, DefinitionReadings,
     DeliveryAlerts, Dispatcher, LeaseEvent, LeaseKeeper, Loader, Producers, ReadingsByRoute,
@@ -93,6 +96,7 @@ struct Shared<'a> {
     clock: Rc<dyn Clock>,
     rules: RoutingRules,
     policy: CompactionPolicy,
+    outcomes: Option<OutcomeTopic>,
     /// Asks the roles to stop.
     stop: CancellationToken,
     /// Ends the waits for the store.
@@ -195,6 +199,8 @@ impl Process {
     /// seed repeats.
     fn run(&mut self, world: &World, random: &mut StdRng) {
         self.health = Health::new();
+        let give_up = CancellationToken::new();
+        let outcomes = self.start_outcomes(world, give_up.clone());
         let (hint, hints) = mpsc::channel(HINT_QUEUE_MAX);
         let shared = Shared {
             world,
@@ -207,14 +213,36 @@ impl Process {
             } else {
                 SHAPE
             },
+            outcomes,
             stop: self.stop.clone(),
-            give_up: CancellationToken::new(),
+            give_up,
             timers_done: CancellationToken::new(),
             leases_released: CancellationToken::new(),
         };
         let assignments = self.start_membership(&shared, random.random());
         self.start_ingress(&shared, hint, &assignments, random);
         self.start_timer(&shared, hints, assignments, random);
+    }
+
+    /// Starts the loop that sends outcome records, if the route has an outcome topic.
+    fn start_outcomes(
+        &mut self,
+        world: &World,
+        give_up: CancellationToken,
+    ) -> Option<OutcomeTopic> {
+        if !world.has_outcomes() {
+            return None;
+        }
+        let route = (ROUTE.to_owned(), CLUSTER.to_owned(), OUTCOMES.to_owned());
+        let (mut topics, routes, records) = outcome_topics("sim", [route], OUTCOME_RECORDS_MAX);
+        let client: Box<dyn Target> = Box::new(NetworkProducer::new(world, &self.control.network));
+        let targets = BTreeMap::from([(CLUSTER.to_owned(), client)]);
+        let sender = OutcomeSender::new(targets, routes, OUTCOME_RECORDS_MAX);
+        self.spawn(world, "outcomes", async move {
+            sender.serve(records, give_up).await;
+            Ok::<_, Infallible>(())
+        });
+        topics.remove(ROUTE)
     }
 
     /// Starts the membership loop.
@@ -307,6 +335,7 @@ impl Process {
             deployment: "sim".into(),
             route: ROUTE.into(),
             rules: shared.rules.clone(),
+            tells_outcomes: shared.outcomes.is_some(),
             stops_at_gap: false,
             quota: watch::channel(world.quota()).1,
             start: StartPoint::First,
@@ -328,6 +357,7 @@ impl Process {
             hints: vec![hint],
             health: health.register("writer"),
             call_bytes_max: 4 << 20,
+            outcomes: shared.outcomes.clone(),
         };
         self.spawn(world, "writer", writer.serve(shared.give_up.clone()));
     }
@@ -549,6 +579,7 @@ fn timer_options(shared: &Shared<'_>) -> timer::Options {
         known_topics: Arc::default(),
         metric: world.duplicate_counter().route_metrics(),
         tracer: Tracer::default(),
+        outcomes: shared.outcomes.clone(),
         alerts: DeliveryAlerts::new(health.register("outlets")),
     };
     timer::Options {

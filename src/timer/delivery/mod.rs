@@ -6,6 +6,7 @@ mod answers;
 pub(crate) mod in_flight;
 pub(crate) mod lanes;
 pub(crate) mod outcome;
+mod outcome_records;
 pub(crate) mod producers;
 mod record;
 pub(crate) mod retry;
@@ -192,9 +193,10 @@ impl Delivery {
                 None
             }
             SendOutcome::Cancelled => {
+                let context = state.context.clone();
+                context.tell_outcome(claimed, index);
                 claimed.acknowledge(index);
                 state.in_flight.complete(batch, 1);
-                let context = state.context.clone();
                 state.finish_batches(|batch, outcomes| {
                     context.trace_delivery(batch, outcomes, wall);
                 });

@@ -21,7 +21,7 @@ pub(crate) struct ShardContext {
     pub(crate) shard: ShardId,
     /// Hashes ids.
     pub(super) keys: KeyRing,
-    origins: OriginFormat,
+    pub(super) origins: OriginFormat,
     /// The transactional producer, if the route is exactly-once.
     pub(crate) producer: Option<ProducerIdentity>,
     pub(crate) route: Rc<RouteOptions>,
@@ -136,6 +136,7 @@ impl ShardContext {
     pub(crate) fn on_delivered(&self, batch: &ClaimedBatch, index: usize, now: Timestamp) {
         let RouteOptions { metric, alerts, .. } = &*self.route;
         alerts.on_delivered(&self.shard, batch.place(index).offset);
+        self.tell_outcome(batch, index);
         let Some(reroute) = batch.reroutes.get(&index) else {
             if batch.is_answer(index) {
                 metric.answers.increment(1);
@@ -337,6 +338,7 @@ impl ShardContext {
             known_topics: std::sync::Arc::default(),
             metric,
             tracer: crate::trace::Tracer::default(),
+            outcomes: None,
             alerts: crate::timer::DeliveryAlerts::new(health),
         };
         Self::new("d", KeyRing::plain(), shard, Rc::new(route))

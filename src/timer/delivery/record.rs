@@ -29,7 +29,7 @@ pub(crate) enum Destination {
     /// The dead-letter topic without payload, headers and key, because the key alone is too large.
     /// One record must not block its shard.
     DeadLetterWithoutKey,
-    /// Nowhere: an answer that its target does not take.
+    /// Nowhere: an answer that its target does not take, or a message that has expired.
     Dropped,
 }
 

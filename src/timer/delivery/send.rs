@@ -171,6 +171,7 @@ impl ShardSender<'_> {
                 (SendOutcome::MustWait, _) => return (completed, true),
                 (SendOutcome::Accepted, None) => {}
                 (SendOutcome::Cancelled, None) => {
+                    self.context.tell_outcome(batch, batch.next_unsent());
                     batch.acknowledge(batch.next_unsent());
                     completed += 1;
                 }

@@ -80,7 +80,8 @@ async fn write_on(store: &Embedded, length: usize) {
         match store.append(&appends).await {
             Ok(outcomes) => {
                 // A mismatch follows a commit whose result is unknown.
-                let repeated = [Appended::WatermarkMismatch(Watermark(next + 1)); 2];
+                let mismatch = || Appended::WatermarkMismatch(Watermark(next + 1));
+                let repeated = [mismatch(), mismatch()];
                 assert!(
                     outcomes == [DONE, DONE] || outcomes == repeated,
                     "{outcomes:?}"

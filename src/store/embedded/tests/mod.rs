@@ -174,6 +174,7 @@ async fn state_of(store: &Embedded, topic: &str) -> Option<StoredShard> {
 const DONE: Appended = Appended::Done {
     cancelled: 0,
     missed: 0,
+    told: Vec::new(),
 };
 
 #[tokio::test]

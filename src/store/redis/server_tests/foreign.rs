@@ -305,7 +305,8 @@ async fn foreign_values_in_other_keys_do_not_stop_a_shard() {
         real.redis.append(&[append]).await.unwrap(),
         [Appended::Done {
             cancelled: 0,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }]
     );
     let state = real

@@ -84,6 +84,7 @@ fn append(topic: &str, offset: u64) -> Append {
 const DONE: Appended = Appended::Done {
     cancelled: 0,
     missed: 0,
+    told: Vec::new(),
 };
 
 #[async_trait(?Send)]
@@ -166,7 +167,8 @@ async fn a_delivered_shard_keeps_only_meta_and_tail() {
         real.redis.append(&[cancels]).await.unwrap(),
         [Appended::Done {
             cancelled: 1,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }]
     );
     real.redis.acquire(&[acquire("t")]).await.unwrap();

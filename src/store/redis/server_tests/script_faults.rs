@@ -116,6 +116,18 @@ const FAULTS: &[Fault] = &[
         "",
     ),
     (
+        "a change that was too late is told as made",
+        Some(Script::Append),
+        "(is_certain and 'c' or 'l') .. number - 1",
+        "'c' .. number - 1",
+    ),
+    (
+        "a change is told as made although its message may have been delivered",
+        Some(Script::Append),
+        "is_changed and not covers(s.possibly_delivered, named)",
+        "is_changed",
+    ),
+    (
         "occurrences of schedules are not counted as accepted",
         Some(Script::Advance),
         "l[i] = l[i] + tonumber(ARGV[18])",

@@ -36,6 +36,7 @@ pub(crate) const SOURCE: &str = "in";
 pub(crate) const TARGET: &str = "out";
 pub(crate) const DEAD: &str = "dead";
 pub(crate) const ANSWERS: &str = "answers";
+pub(crate) const OUTCOMES: &str = "outcomes";
 pub(crate) const MARKERS: &str = "sim.r.delivered";
 
 /// With exactly-once delivery, the target rejects larger records.
@@ -99,6 +100,7 @@ struct Inner {
     keys: RefCell<KeyRing>,
     changes_rules: Cell<bool>,
     recurring: Cell<bool>,
+    outcomes: Cell<bool>,
     without_ids: Cell<bool>,
     /// The memory of each timer in bytes; `None`: the usual one.
     memory: Cell<Option<usize>>,
@@ -178,6 +180,7 @@ impl World {
         cluster.create_topic(TARGET, 2);
         cluster.create_topic(DEAD, 1);
         cluster.create_topic(ANSWERS, 1);
+        cluster.create_topic(OUTCOMES, 1);
         Self(Rc::new(Inner {
             start,
             clock: SimClock::new(start),
@@ -208,6 +211,7 @@ impl World {
             keys: RefCell::default(),
             changes_rules: Cell::new(false),
             recurring: Cell::new(false),
+            outcomes: Cell::new(false),
             without_ids: Cell::new(false),
             memory: Cell::new(None),
             real_levels: Cell::new(false),
@@ -268,6 +272,16 @@ impl World {
 
     pub(crate) fn is_recurring(&self) -> bool {
         self.0.recurring.get()
+    }
+
+    /// Its route has an outcome topic.
+    pub(crate) fn with_outcomes(self) -> Self {
+        self.0.outcomes.set(true);
+        self
+    }
+
+    pub(crate) fn has_outcomes(&self) -> bool {
+        self.0.outcomes.get()
     }
 
     /// No message has an id, so no shard waits for its source.

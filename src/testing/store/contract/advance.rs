@@ -85,7 +85,8 @@ pub(super) async fn an_old_token_changes_nothing(t: &Fixture<'_>) {
         t.append(1, 2, &[], &[cancel("id")]).await,
         Appended::Done {
             cancelled: 1,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
 }
@@ -165,7 +166,8 @@ pub(super) async fn an_id_is_removed_only_if_it_names_the_delivered_place(t: &Fi
         t.append(2, 3, &[], &[cancel("id"), cancel("other")]).await,
         Appended::Done {
             cancelled: 1,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }
     );
 }
@@ -197,7 +199,8 @@ pub(super) async fn a_claim_returns_the_cancelled_places_inside_it(t: &Fixture<'
         t.append(6, 7, &[], &ids.map(cancel)).await,
         Appended::Done {
             cancelled: 5,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
     t.take_lease(1).await;

@@ -43,7 +43,8 @@ pub(super) async fn a_repeated_append_returns_the_watermark_and_adds_nothing(t: 
         t.append(0, 1, &[&run], &changes).await,
         Appended::Done {
             cancelled: 0,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }
     );
     let before = t.state().await;
@@ -73,7 +74,8 @@ pub(super) async fn an_append_behind_or_ahead_of_the_watermark_writes_nothing(t:
         t.append(5, 6, &[], &[cancel("id")]).await,
         Appended::Done {
             cancelled: 0,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }
     );
 }
@@ -106,8 +108,12 @@ pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fi
     let done = Appended::Done {
         cancelled: 0,
         missed: 0,
+        told: Vec::new(),
     };
-    assert_eq!((append(1, 0, 5).await, append(1, 5, 9).await), (done, done));
+    assert_eq!(
+        (append(1, 0, 5).await, append(1, 5, 9).await),
+        (done.clone(), done.clone())
+    );
     let mut history = Lineage::default();
     history.appended(reading(1), Watermark(0));
     assert_eq!(t.history().await, history);
@@ -121,7 +127,7 @@ pub(super) async fn the_lineage_names_the_last_append_epoch_and_its_start(t: &Fi
     assert_eq!(t.rewrite(1, &[], &[&run]).await, Replaced::Done);
     assert_eq!(
         (append(2, 9, 10).await, append(2, 10, 11).await),
-        (done, done)
+        (done.clone(), done.clone())
     );
     history.replacements = 1;
     history.appended(reading(2), Watermark(9));
@@ -146,6 +152,7 @@ pub(super) async fn an_epoch_that_another_has_followed_stores_nothing(t: &Fixtur
     let done = Appended::Done {
         cancelled: 0,
         missed: 0,
+        told: Vec::new(),
     };
     assert_eq!(append(1, 0, 5).await, done);
     assert_eq!(
@@ -202,6 +209,7 @@ pub(super) async fn requests_of_one_call_are_independent(t: &Fixture<'_>) {
             _ => Appended::Done {
                 cancelled: 0,
                 missed: 0,
+                told: Vec::new(),
             },
         })
         .collect();
@@ -233,7 +241,8 @@ pub(super) async fn positions_beyond_the_precision_of_a_double_are_exact(t: &Fix
             .await,
         Appended::Done {
             cancelled: 0,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
     assert_eq!(t.tail_runs(base + 1, Timestamp::MAX, 9).await.2.len(), 1);
@@ -249,7 +258,8 @@ pub(super) async fn positions_beyond_the_precision_of_a_double_are_exact(t: &Fix
         t.append(base + 2, base + 3, &[], &[cancel("id")]).await,
         Appended::Done {
             cancelled: 1,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
     let claim = Progress::new(place, Watermark(base + 2));
@@ -302,7 +312,8 @@ pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &
         t.append(0, count, &runs, &changes).await,
         Appended::Done {
             cancelled: 0,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
     let cancels: Vec<IdChange> = ids.iter().map(|id| cancel(id)).collect();
@@ -310,7 +321,8 @@ pub(super) async fn a_batch_may_have_more_changes_and_runs_than_a_lua_stack(t: &
         t.append(count, count + 1, &[], &cancels).await,
         Appended::Done {
             cancelled: 10_000,
-            missed: 0
+            missed: 0,
+            told: Vec::new(),
         }
     );
     assert_eq!(t.list_all().await.1.len(), 900);

@@ -173,7 +173,8 @@ impl Fixture<'_> {
             self.append(from, to, runs, &[]).await,
             Appended::Done {
                 cancelled: 0,
-                missed: 0
+                missed: 0,
+                told: Vec::new(),
             }
         );
     }

@@ -100,6 +100,8 @@ cases! {
         a_retry_takes_no_id_from_a_later_message,
         the_first_message_keeps_its_id_until_it_is_due,
         a_copy_takes_the_place_of_its_message,
+        an_append_tells_the_effects_of_the_changes_that_ask_for_them,
+        an_append_tells_no_change_of_a_message_that_may_have_been_delivered,
         a_copy_is_cancelled_if_its_message_does_not_wait_any_more,
         a_delivered_copy_cancels_only_its_message;
     list_fetch:

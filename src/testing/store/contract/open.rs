@@ -148,7 +148,8 @@ pub(super) async fn an_erased_shard_does_not_exist_and_is_recreated_empty(t: &Fi
         t.append(0, 1, &[], &[super::fixture::cancel("id")]).await,
         Appended::Done {
             cancelled: 0,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }
     );
     t.take_lease(2).await;

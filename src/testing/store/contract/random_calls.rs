@@ -278,6 +278,7 @@ impl Sequence {
             }
             change.request = (offset % 2 == 0).then_some(Offset(offset));
             change.changes_claimed = offset % 3 == 0;
+            change.tells_effect = offset % 3 == 1;
         }
         // Several appends share an epoch, and epochs come back.
         let reading = AppendEpoch {

@@ -715,7 +715,8 @@ mod tests {
             store.append(&[append(1, 3)]).await.unwrap(),
             [Appended::Done {
                 cancelled: 0,
-                missed: 0
+                missed: 0,
+                told: Vec::new(),
             }]
         );
         store.roll_back_to(&snapshot);
@@ -862,6 +863,7 @@ mod tests {
         let done = Appended::Done {
             cancelled: 0,
             missed: 0,
+            told: Vec::new(),
         };
         for (fault, behind, ahead) in [
             (None, false, false),

@@ -124,6 +124,7 @@ impl MemoryShard {
         Appended::Done {
             cancelled,
             missed: changed.missed,
+            told: changed.told,
         }
     }
 

@@ -51,7 +51,11 @@ fn cancel(t: &Fixture<'_>, keys: &KeyRing) -> IdChange {
 }
 
 fn done(cancelled: u32, missed: u32) -> Appended {
-    Appended::Done { cancelled, missed }
+    Appended::Done {
+        cancelled,
+        missed,
+        told: Vec::new(),
+    }
 }
 
 /// The numbers of waiting messages by the ids of their keys.

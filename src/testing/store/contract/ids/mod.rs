@@ -14,14 +14,17 @@ use crate::store::{
 const CANCELLED: Appended = Appended::Done {
     cancelled: 1,
     missed: 0,
+    told: Vec::new(),
 };
 const MISSED: Appended = Appended::Done {
     cancelled: 0,
     missed: 1,
+    told: Vec::new(),
 };
 const NO_CANCEL: Appended = Appended::Done {
     cancelled: 0,
     missed: 0,
+    told: Vec::new(),
 };
 
 /// Covers all messages of the cases.
@@ -55,7 +58,8 @@ pub(super) async fn a_cancel_without_a_waiting_message_is_counted_as_missed(t: &
         t.append(1, 2, &[], &[cancel("ID"), cancel("id ")]).await,
         Appended::Done {
             cancelled: 0,
-            missed: 2
+            missed: 2,
+            told: Vec::new(),
         }
     );
     assert_eq!(t.claim(1, everything()).await, []);
@@ -139,7 +143,8 @@ pub(super) async fn changes_of_one_batch_apply_in_their_order(t: &Fixture<'_>) {
         appended,
         Appended::Done {
             cancelled: 3,
-            missed: 1
+            missed: 1,
+            told: Vec::new(),
         }
     );
     assert_eq!(
@@ -357,7 +362,11 @@ pub(super) async fn a_record_that_was_delivered_before_cancels_and_is_never_miss
     let first = place(due(1, 0), 0);
     let run = run_of("a", &[first]);
     let changes = [schedule("id", first), delivered("other")];
-    let appended = |cancelled, missed| Appended::Done { cancelled, missed };
+    let appended = |cancelled, missed| Appended::Done {
+        cancelled,
+        missed,
+        told: Vec::new(),
+    };
     assert_eq!(t.append(0, 1, &[&run], &changes).await, appended(0, 0));
     let changes = [delivered("id"), delivered("id")];
     assert_eq!(t.append(1, 2, &[], &changes).await, appended(1, 0));

@@ -4,7 +4,8 @@ use super::super::fixture::{Fixture, cancel, due, place, run_of, schedule};
 use super::{CANCELLED, MISSED, NO_CANCEL, everything, requested, shard_with_one_message};
 use crate::model::{Cursor, Offset, Progress, Timestamp, Watermark};
 use crate::store::{
-    Advance, Advanced, Appended, EffectKind, IdChange, IdChangeKind, RequestEffect,
+    Advance, Advanced, Appended, EffectKind, IdChange, IdChangeKind, NewShard, RequestEffect,
+    ToldEffect,
 };
 
 fn reschedule(by: u64, due: Timestamp) -> IdChange {
@@ -202,6 +203,7 @@ pub(in super::super) async fn a_copy_is_cancelled_if_its_message_does_not_wait_a
     let both = Appended::Done {
         cancelled: 4,
         missed: 0,
+        told: Vec::new(),
     };
     assert_eq!(t.append(1, 4, &[&runs[0], &runs[1]], &changes).await, both);
     let next = place(due(4, 0), 4);
@@ -214,6 +216,89 @@ pub(in super::super) async fn a_copy_is_cancelled_if_its_message_does_not_wait_a
     assert_eq!(t.append(5, 6, &[&run], &[change]).await, CANCELLED);
     let cancelled = claim(t, everything()).await.0;
     assert!(cancelled.contains(&late), "{cancelled:?}");
+}
+
+fn tells(change: IdChange) -> IdChange {
+    IdChange {
+        tells_effect: true,
+        ..change
+    }
+}
+
+fn told_effect(change: usize, named: Cursor, is_changed: bool) -> ToldEffect {
+    ToldEffect {
+        change,
+        named,
+        is_changed,
+    }
+}
+
+pub(in super::super) async fn an_append_tells_the_effects_of_the_changes_that_ask_for_them(
+    t: &Fixture<'_>,
+) {
+    let waits = shard_with_one_message(t).await;
+    let next = place(due(2, 0), 3);
+    let first = place(due(3, 0), 5);
+    let run = run_of("b", &[next, first]);
+    let changes = [
+        tells(reschedule(1, due(9, 0))),
+        cancel("other"),
+        tells(schedule("id", next)),
+        // These name no message, or keep it.
+        tells(IdChange::new("other", IdChangeKind::Cancel)),
+        tells(keep_first(first, due(0, 0))),
+        tells(reschedule(6, due(1, 0))),
+        cancel("id"),
+    ];
+    let done = Appended::Done {
+        cancelled: 3,
+        missed: 3,
+        told: vec![
+            told_effect(0, waits, true),
+            told_effect(2, waits, true),
+            told_effect(4, next, false),
+            told_effect(5, next, false),
+        ],
+    };
+    assert_eq!(t.append(1, 8, &[&run], &changes).await, done);
+    let claimed = place(due(4, 0), 8);
+    let run = run_of("c", &[claimed]);
+    t.append(8, 9, &[&run], &[schedule("id", claimed)]).await;
+    t.claim(1, Progress::new(claimed, Watermark(9))).await;
+    let copy = place(due(0, 0), 9);
+    let run = run_of("d", &[copy]);
+    let changes = [tells(take_place(copy, 8)), tells(cancel("id"))];
+    let late = Appended::Done {
+        cancelled: 1,
+        missed: 1,
+        told: vec![
+            told_effect(0, claimed, false),
+            told_effect(1, claimed, false),
+        ],
+    };
+    assert_eq!(t.append(9, 10, &[&run], &changes).await, late);
+}
+
+pub(in super::super) async fn an_append_tells_no_change_of_a_message_that_may_have_been_delivered(
+    t: &Fixture<'_>,
+) {
+    let (first, second) = (place(due(1, 0), 0), place(due(2, 0), 1));
+    t.open(NewShard {
+        possibly_delivered: Progress::new(first, Watermark(9)),
+        ..t.new_shard(0, Progress::START)
+    })
+    .await;
+    let run = run_of("a", &[first, second]);
+    let changes = [schedule("id", first), schedule("other", second)];
+    assert_eq!(t.append(0, 2, &[&run], &changes).await, NO_CANCEL);
+    let other = IdChange::new("other", IdChangeKind::Cancel);
+    let changes = [tells(cancel("id")), tells(other)];
+    let done = Appended::Done {
+        cancelled: 2,
+        missed: 0,
+        told: vec![told_effect(0, first, false), told_effect(1, second, true)],
+    };
+    assert_eq!(t.append(2, 4, &[], &changes).await, done);
 }
 
 pub(in super::super) async fn a_delivered_copy_cancels_only_its_message(t: &Fixture<'_>) {
