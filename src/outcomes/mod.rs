@@ -40,8 +40,8 @@ pub(crate) struct OutcomeRoute {
     next_log: Mutex<Option<Instant>>,
 }
 
-/// The outcome topics of these routes by their names, and the part that their records have in common. `routes` has
-/// names, clusters and topics. At most `queue` records wait for the sender.
+/// The outcome topics of these routes by their names. Also the routes for the [`OutcomeSender`], and its queue of this
+/// many records. `routes` has names, clusters and topics.
 pub(crate) fn outcome_topics(
     deployment: &str,
     routes: impl IntoIterator<Item = (String, String, String)>,
