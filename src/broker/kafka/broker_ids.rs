@@ -1,8 +1,8 @@
 //! The brokers of a cluster, for requests that go from one to the next.
 
 use super::ffi::{self, NativeClient};
+use super::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
 use crate::client_thread::ClientThread;
-use crate::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use tokio::time::Instant;

@@ -2,10 +2,10 @@
 
 use super::error::client_creation_error;
 use super::ffi::log_in;
+use super::limit::KAFKA_REQUEST_TIMEOUT;
 use super::login::Login;
 use super::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::broker::Error;
-use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::{Message as _, Offset, TopicPartitionList};

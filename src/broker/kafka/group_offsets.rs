@@ -8,14 +8,14 @@ use super::broker_ids::BrokerIds;
 use super::error::call_error;
 use super::ffi::{self, GroupAnswer, GroupCall, NativeClient};
 use super::health::{ClusterHealth, ClusterProbe};
+use super::limit::{
+    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMIT_TIMEOUT, KAFKA_COORDINATOR_RETRY_DELAY,
+    KAFKA_GROUP_CALL_TIMEOUT, KAFKA_GROUP_REQUESTS_MAX, KAFKA_REQUEST_TIMEOUT,
+};
 use super::options::{Cluster, NO_OPTIONS};
 use super::partition_list;
 use crate::broker::{Error, OffsetCommit};
 use crate::client_thread::ClientThread;
-use crate::limit::{
-    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMIT_TIMEOUT, KAFKA_COORDINATOR_RETRY_DELAY,
-    KAFKA_GROUP_CALL_TIMEOUT, KAFKA_GROUP_REQUESTS_MAX, KAFKA_REQUEST_TIMEOUT,
-};
 use crate::model::{Partition, is_topic_name};
 use futures_util::future::LocalBoxFuture;
 use rdkafka::TopicPartitionList;

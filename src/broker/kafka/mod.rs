@@ -7,6 +7,7 @@
 //! | `login` | Logins with tokens, which it renews. |
 //! | `password` | Passwords, which a reload of the configuration changes. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
+//! | `limit` | Buffers and times. |
 //! | `group_offsets` | Offsets of many groups, by one client. |
 //! | `broker_ids` | The brokers that `group_offsets` asks. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
@@ -29,6 +30,7 @@ mod error;
 mod ffi;
 mod group_offsets;
 mod health;
+mod limit;
 mod login;
 mod options;
 mod partition_list;

@@ -14,6 +14,7 @@ mod header;
 mod inbox;
 mod inspection;
 mod kv;
+mod limit;
 mod source;
 mod stored_records;
 mod stream_info;

@@ -3,8 +3,8 @@
 use super::worker::WorkerThread;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{self, Isolation, ListedOffsets, OffsetsCall, TopicDescription};
+use crate::broker::kafka::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::broker::{Error, PartitionInfo};
-use crate::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, is_topic_name};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,12 +5,12 @@ use crate::broker::Error;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{CallContext, CallError, NativeClient, TopicDescription};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
+use crate::broker::kafka::limit::{
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
+};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
-use crate::limit::{
-    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
-    PARTITION_DISCOVERY_INTERVAL,
-};
+use crate::limit::PARTITION_DISCOVERY_INTERVAL;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;

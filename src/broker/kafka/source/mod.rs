@@ -23,13 +23,13 @@ use super::ffi::NativeClient;
 use super::group_offsets::GroupOffsets;
 use super::health::ClusterHealth;
 use super::options::Cluster;
+use crate::broker::kafka::limit::{
+    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_REQUEST_TIMEOUT, KAFKA_SOURCE_REQUEST_TIMEOUT,
+};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{
-    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_REQUEST_TIMEOUT, KAFKA_SOURCE_REQUEST_TIMEOUT,
-    SourceMemory,
-};
+use crate::limit::SourceMemory;
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
