@@ -8,8 +8,7 @@
 //! | `password` | Passwords, which a reload of the configuration changes. |
 //! | `health` | Tracks whether the cluster responds, for readiness. |
 //! | `limit` | Buffers and times. |
-//! | `group_offsets` | Offsets of many groups, by one client. |
-//! | `broker_ids` | The brokers that `group_offsets` asks. |
+//! | `group_offsets/` | Offsets of many groups, by one client. |
 //! | `end_reader` | Reads the new records of a topic, for a command. |
 //! | `producer_client` | The caller's side of a producer: sends, retires, closes. |
 //! | `partition_list` | Partition lists with offsets, as librdkafka takes them. |
@@ -22,7 +21,6 @@
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
 mod admin;
-mod broker_ids;
 #[cfg(feature = "test-support")]
 mod contract;
 mod end_reader;

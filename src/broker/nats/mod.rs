@@ -4,15 +4,13 @@
 //! and its offsets are the stream's sequences. NATS has no offset commits. The adapter keeps them in a
 //! KV bucket of the deployment.
 
-mod catalog;
-mod change;
+mod admin;
 mod connection;
 #[cfg(feature = "test-support")]
 mod contract;
 mod demo_stream;
 mod header;
 mod inbox;
-mod inspection;
 mod kv;
 mod limit;
 mod source;
@@ -20,8 +18,7 @@ mod stored_records;
 mod stream_info;
 mod target;
 
-pub(crate) use catalog::NatsCatalog;
-pub(crate) use change::stream_name;
+pub(crate) use admin::{NatsCatalog, stream_name};
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use demo_stream::{create_demo_stream, delete_demo_stream};

@@ -1,7 +1,7 @@
 //! The brokers of a cluster, for requests that go from one to the next.
 
-use super::ffi::{self, NativeClient};
-use super::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
+use crate::broker::kafka::ffi::{self, NativeClient};
+use crate::broker::kafka::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
 use crate::client_thread::ClientThread;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
