@@ -6,6 +6,7 @@
 //! returned comes with the next call.
 
 mod event_queue;
+pub(crate) mod facts;
 pub(crate) mod inspection;
 pub(crate) mod kafka;
 pub(crate) mod nats;

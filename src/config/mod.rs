@@ -5,6 +5,7 @@
 //! compares sections. `reload` compares two configurations. No later code reads the environment.
 
 mod admin;
+mod broker_kind;
 mod check;
 mod cross_checks;
 mod decode;
@@ -20,14 +21,12 @@ mod traces;
 pub use error::Error;
 pub(crate) use {
     admin::{Admin, Colour, Payloads},
+    broker_kind::{BrokerKind, Source},
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
     reload::Change,
-    route::{
-        BrokerKind, Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source,
-        WithoutDelay,
-    },
+    route::{Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, WithoutDelay},
     store::{Embedded, Redis, Store, StoreOptions},
 };
 

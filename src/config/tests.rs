@@ -1,8 +1,9 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
 use super::admin::{Admin, Payloads};
+use super::broker_kind::Destination;
 use super::decode::source::is_secret;
-use super::route::{Destination, MaxWaiting, Retry};
+use super::route::{MaxWaiting, Retry};
 use super::store::{Cluster, Sentinel};
 use super::*;
 use crate::model::{Dialect, Dialects, StartPoint, Timestamp};

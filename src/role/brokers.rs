@@ -15,7 +15,7 @@ use crate::config::{self, BrokerKind, Config};
 use crate::health::HealthPart;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, SourceMemory};
 use crate::membership::{ClusterCatalog, SourceTopics};
-use crate::model::{Dialect, Dialects, Naming};
+use crate::model::{Dialect, Dialects};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ impl Cluster {
     /// The name of the cluster's table in the configuration, such as `kafka.main`.
     pub(crate) fn qualified_name(&self) -> String {
         match self {
-            Self::Kafka(cluster) => format!("{}.{}", BrokerKind::Kafka.key(), cluster.name),
-            Self::Nats(cluster) => format!("{}.{}", BrokerKind::Nats.key(), cluster.name),
+            Self::Kafka(cluster) => format!("{}.{}", kafka::FACTS.key, cluster.name),
+            Self::Nats(cluster) => format!("{}.{}", nats::FACTS.key, cluster.name),
         }
     }
 
@@ -237,14 +237,6 @@ impl Cluster {
         let producers =
             KafkaTransactionalProducers::new(cluster, budget, Some(marker_group), health)?;
         Ok(Box::new(producers))
-    }
-}
-
-/// How targets are named on clusters of this kind.
-pub(crate) fn naming(kind: BrokerKind) -> Naming {
-    match kind {
-        BrokerKind::Kafka => Naming::Topic,
-        BrokerKind::Nats => Naming::Subject,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Everything that the threads of a process share, and how a thread gets a store connection.
 
 use super::StoreFactory;
-use super::brokers::{Cluster, naming};
+use super::brokers::Cluster;
 use super::worker_name::WorkerName;
 use crate::broker::GroupAdmin;
 use crate::clock::{Clock as _, SteadyClock, WallClock};
@@ -211,7 +211,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
     let route = &config.routes[name];
     RoutingRules {
         targets: TargetRules::new(
-            naming(route.target_kind()),
+            route.target_kind().facts().naming,
             route.target.as_ref().map(|target| target.name.as_str()),
             route.allow.clone().unwrap_or_default(),
             config.source_topics_of(route.target_cluster()),
@@ -219,7 +219,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
         replies: route.allow_replies.as_ref().map(|allowed| {
             let sources = config.source_topics_of(route.target_cluster());
             ReplyRules {
-                targets: TargetRules::replies(naming(route.target_kind()), allowed, sources),
+                targets: TargetRules::replies(route.target_kind().facts().naming, allowed, sources),
                 is_exactly_once: route.delivery == config::Delivery::ExactlyOnce,
             }
         }),

@@ -3,6 +3,7 @@
 //! | file | duty |
 //! |---|---|
 //! | `options` | Client options: defaults, limits and enforced properties. |
+//! | `facts` | The configuration keys and texts of its clusters. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `login` | Logins with tokens, which it renews. |
 //! | `password` | Passwords, which a reload of the configuration changes. |
@@ -25,6 +26,7 @@ mod admin;
 mod contract;
 mod end_reader;
 mod error;
+mod facts;
 mod ffi;
 mod group_offsets;
 mod health;
@@ -43,6 +45,7 @@ pub(crate) use admin::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
 pub(crate) use end_reader::EndReader;
+pub(crate) use facts::FACTS;
 pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 pub(crate) use producer::KafkaTarget;

@@ -9,6 +9,7 @@ mod connection;
 #[cfg(feature = "test-support")]
 mod contract;
 mod demo_stream;
+mod facts;
 mod header;
 mod inbox;
 mod kv;
@@ -22,6 +23,7 @@ pub(crate) use admin::{NatsCatalog, stream_name};
 #[cfg(feature = "test-support")]
 pub use contract::{nats_contract, nats_outage_contract};
 pub(crate) use demo_stream::{create_demo_stream, delete_demo_stream};
+pub(crate) use facts::FACTS;
 pub(crate) use inbox::Inbox;
 pub(crate) use source::{NatsSource, SourceOptions};
 pub(crate) use stored_records::NatsStoredRecords;

@@ -13,7 +13,7 @@ const REDIS_USERS: &str = include_str!("../../../deploy/redis/users.acl");
 
 pub(super) fn of(config: &Config) -> Vec<Rights> {
     let clusters = config.clusters().map(|(kind, name)| Rights {
-        area: format!("{}.{name}", kind.key()),
+        area: format!("{}.{name}", kind.facts().key),
         lines: match kind {
             BrokerKind::Kafka => kafka_lines(config, name),
             BrokerKind::Nats => nats_lines(config, name),
