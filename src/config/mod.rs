@@ -7,6 +7,7 @@
 mod admin;
 mod broker_kind;
 mod check;
+mod cluster_table;
 mod cross_checks;
 mod decode;
 mod error;
@@ -22,6 +23,7 @@ pub use error::Error;
 pub(crate) use {
     admin::{Admin, Colour, Payloads},
     broker_kind::{BrokerKind, Source},
+    cluster_table::ClusterTable,
     decode::secret::Secret,
     kafka::Kafka,
     nats::Nats,
@@ -30,6 +32,7 @@ pub(crate) use {
     store::{Embedded, Redis, Store, StoreOptions},
 };
 
+use crate::broker::Cluster;
 use crate::encryption::KeyRing;
 use crate::limit;
 use crate::model::RetryKeys;
@@ -266,9 +269,16 @@ impl Config {
                 .refuse("memory is set, too", fix);
         }
         self.store.check(&self.deployment, &at.key("store"));
-        check_named(&at.key("kafka"), &self.kafka, Kafka::check);
-        check_named(&at.key("nats"), &self.nats, Nats::check);
-        check_named(&at.key("route"), &self.routes, Route::check);
+        for (name, table) in self.clusters() {
+            let at = at.key(table.kind().facts().key).key(name);
+            check_name(&at, name);
+            table.check(&at);
+        }
+        for (name, route) in &self.routes {
+            let at = at.key("route").key(name);
+            check_name(&at, name);
+            route.check(&at);
+        }
         self.worker.check(&at.key("worker"));
         self.timer.check(&at.key("timer"));
         self.admin.check(&at.key("admin"));
@@ -277,21 +287,32 @@ impl Config {
         cross_checks::check(self, at);
     }
 
-    /// The kind and the name of each cluster. No two clusters have the same name.
-    pub(crate) fn clusters(&self) -> impl Iterator<Item = (BrokerKind, &str)> {
-        let kafka = self.kafka.keys().map(|name| (BrokerKind::Kafka, &**name));
-        let nats = self.nats.keys().map(|name| (BrokerKind::Nats, &**name));
-        kafka.chain(nats)
+    /// The name and the table of each cluster. No two clusters have the same name.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = (&str, &dyn ClusterTable)> {
+        fn tables<T: ClusterTable>(
+            tables: &BTreeMap<String, T>,
+        ) -> impl Iterator<Item = (&str, &dyn ClusterTable)> {
+            let tables = tables.iter();
+            tables.map(|(name, table)| (name.as_str(), table as &dyn ClusterTable))
+        }
+        tables(&self.kafka).chain(tables(&self.nats))
+    }
+
+    /// The table of the cluster with this name.
+    pub(crate) fn cluster_table(&self, name: &str) -> &dyn ClusterTable {
+        let found = self.clusters().find(|(other, _)| *other == name);
+        found.expect("loading has checked the names").1
+    }
+
+    /// The cluster with this name.
+    pub(crate) fn cluster(&self, name: &str) -> Box<dyn Cluster> {
+        self.cluster_table(name).cluster(name, &self.deployment)
     }
 
     /// Host and port of the brokers of a cluster.
     fn brokers(&self, cluster: &str) -> BTreeSet<String> {
-        let kafka = self.kafka.get(cluster).map(|kafka| kafka.brokers.clone());
-        let nats = self.nats.get(cluster).map(|nats| nats.host_ports());
-        let brokers = kafka
-            .into_iter()
-            .flatten()
-            .chain(nats.into_iter().flatten());
+        let tables = self.clusters().filter(|(name, _)| *name == cluster);
+        let brokers = tables.flat_map(|(_, table)| table.host_ports());
         brokers.map(|broker| broker.to_lowercase()).collect()
     }
 
@@ -360,14 +381,10 @@ impl Config {
     }
 }
 
-/// Checks tables whose names the user chooses.
-fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(&T, &At<'a>)) {
-    for (name, table) in tables {
-        let at = at.key(name);
-        if !name::is_name(name) {
-            at.refuse("invalid name", name::NAME);
-        }
-        check(table, &at);
+/// Checks the name of a table that the user chooses.
+fn check_name(at: &At<'_>, name: &str) {
+    if !name::is_name(name) {
+        at.refuse("invalid name", name::NAME);
     }
 }
 

@@ -16,7 +16,6 @@
 //! configuration has changed.
 
 mod admin_threads;
-mod brokers;
 mod hints;
 mod ingress_threads;
 mod membership_thread;
@@ -28,7 +27,6 @@ mod trace_thread;
 mod wiring;
 mod worker_name;
 
-pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use memory::memory_plan;
 pub use process::serve;
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};

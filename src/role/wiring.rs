@@ -1,9 +1,8 @@
 //! Everything that the threads of a process share, and how a thread gets a store connection.
 
 use super::StoreFactory;
-use super::brokers::Cluster;
 use super::worker_name::WorkerName;
-use crate::broker::GroupAdmin;
+use crate::broker::{self, cluster::ClusterAdmin};
 use crate::clock::{Clock as _, SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
@@ -193,10 +192,11 @@ pub(crate) fn group_admin(
     config: &Config,
     route: &str,
     health: HealthPart,
-) -> Result<Box<dyn GroupAdmin>> {
+) -> Result<Box<dyn ClusterAdmin>, broker::Error> {
     let source = &config.routes[route].source;
     let group = consumer_group(config, route);
-    Cluster::of(config, &source.cluster).group_admin(&group, health)
+    let cluster = config.cluster(&source.cluster);
+    cluster.admin(Some(&group), health)
 }
 
 /// The groups in which the route commits.

@@ -3,6 +3,8 @@
 //! | file | duty |
 //! |---|---|
 //! | `options` | Client options: defaults, limits and enforced properties. |
+//! | `cluster` | The [`Cluster`](super::Cluster) port, which opens all clients. |
+//! | `rights` | The ACLs that the service needs. |
 //! | `facts` | The configuration keys and texts of its clusters. |
 //! | `error` | Maps librdkafka's results to the ports' results. |
 //! | `login` | Logins with tokens, which it renews. |
@@ -22,6 +24,7 @@
 //! | `ffi/` | The librdkafka calls that the `rdkafka` crate has no safe form of. |
 
 mod admin;
+mod cluster;
 #[cfg(feature = "test-support")]
 mod contract;
 mod end_reader;
@@ -37,18 +40,19 @@ mod partition_list;
 mod password;
 mod producer;
 mod producer_client;
+mod rights;
 mod source;
 mod stored_records;
 mod transactions;
 
-pub(crate) use admin::KafkaCatalog;
+use admin::KafkaCatalog;
 #[cfg(feature = "test-support")]
 pub use contract::{kafka_contract, kafka_outage_contract};
-pub(crate) use end_reader::EndReader;
+use end_reader::EndReader;
 pub(crate) use facts::FACTS;
 pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
-pub(crate) use producer::KafkaTarget;
-pub(crate) use source::{KafkaSource, RouteTopics};
-pub(crate) use stored_records::KafkaStoredRecords;
-pub(crate) use transactions::KafkaTransactionalProducers;
+use producer::KafkaTarget;
+use source::{KafkaSource, RouteTopics};
+use stored_records::KafkaStoredRecords;
+use transactions::KafkaTransactionalProducers;

@@ -18,7 +18,7 @@ use crate::config::{Config, Route};
 use crate::health::Health;
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::model::{Partition, ShardId, StartPoint, Timestamp};
-use crate::role::{Cluster, StoreFactory, group_admin, groups};
+use crate::role::{StoreFactory, group_admin, groups};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use steps::{Groups, apply, ensure_stopped, start_offsets};
@@ -121,7 +121,7 @@ async fn duplicate_windows(config: &Config, route: &Route) -> Result<Vec<(String
     let mut windows = Vec::new();
     for (cluster, targets) in targets {
         let part = Health::new().register("reset");
-        let mut inspector = Cluster::of(config, cluster).inspector(part)?;
+        let mut inspector = config.cluster(cluster).admin(None, part)?;
         for target in targets {
             windows.extend(inspector.duplicate_windows(target).await?);
         }

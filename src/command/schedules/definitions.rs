@@ -4,7 +4,7 @@ use crate::command::Refused;
 use crate::config::Config;
 use crate::health::Health;
 use crate::model::{Partition, Record};
-use crate::role::{Cluster, redrive_group};
+use crate::role::redrive_group;
 use anyhow::Result;
 
 /// Calls `on_record` for each record of the route's source, in the order of its partition.
@@ -18,12 +18,12 @@ pub(super) async fn read_definitions(
         let what = format!("route {route} is not recurring, so it has no schedules");
         return Err(Refused(what).into());
     }
-    let cluster = Cluster::of(config, &source.cluster);
+    let cluster = config.cluster(&source.cluster);
     let health = Health::new();
     // The clients need the name of a group that the user of the service may read. Neither commits.
     let group = redrive_group(config, route);
     let mut records = cluster.stored_records(&group, health.register("definitions"))?;
-    let mut catalog = cluster.group_admin(&group, health.register("partitions"))?;
+    let mut catalog = cluster.admin(Some(&group), health.register("partitions"))?;
     let found = catalog.partitions(&source.topics).await?;
     let partitions: Vec<Partition> = found.into_iter().map(|(it, _)| it).collect();
     let infos = catalog.describe(&partitions).await?;

@@ -3,7 +3,7 @@
 mod change;
 mod inspection;
 
-pub(crate) use change::stream_name;
+pub(super) use change::stream_name;
 
 use crate::broker::nats::connection::Connection;
 use crate::broker::nats::kv::KvBucket;
