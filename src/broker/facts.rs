@@ -17,4 +17,33 @@ pub(crate) struct BrokerFacts {
     pub(crate) without_transactions: Option<&'static str>,
     /// A directive for the log, which the directives of a user may override.
     pub(crate) log_directive: Option<&'static str>,
+    pub(crate) init: InitTexts,
+    pub(crate) demo: DemoTexts,
+}
+
+/// The questions of `postdate init`, their default answers, and the tables that it writes.
+pub(crate) struct InitTexts {
+    /// The flag that names the servers.
+    pub(crate) flag: &'static str,
+    /// What the servers are, and how they are written.
+    pub(crate) servers: &'static str,
+    pub(crate) is_server: fn(&str) -> bool,
+    /// How a source is written.
+    pub(crate) source: &'static str,
+    /// The name of the route replaces `ROUTE`.
+    pub(crate) default_source: &'static str,
+    pub(crate) default_dead_letter: &'static str,
+    /// The table of the cluster `main` with these servers.
+    pub(crate) cluster_table: fn(&str) -> String,
+    /// The keys of a source on the cluster `main`. `Err`: why the source is refused.
+    pub(crate) source_keys: fn(&str) -> Result<String, String>,
+    /// Further lines of the table of a route.
+    pub(crate) route_lines: &'static str,
+}
+
+/// The texts of `postdate demo`.
+pub(crate) struct DemoTexts {
+    pub(crate) note: &'static str,
+    /// A command that sends a message to a source at this address, short enough for a narrow terminal.
+    pub(crate) command: fn(&str, &str) -> String,
 }

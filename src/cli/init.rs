@@ -1,6 +1,7 @@
 //! Defines the flags of `postdate init`, and those that it shares with `postdate check`.
 
 use super::{CheckArgs, OutputArgs};
+use crate::config::BrokerKind;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -75,6 +76,16 @@ pub struct InitArgs {
 }
 
 impl InitArgs {
+    /// The servers that a flag names, and their kind.
+    pub(crate) fn servers(&self) -> Option<(BrokerKind, &str)> {
+        let flags = [
+            (BrokerKind::Kafka, &self.kafka),
+            (BrokerKind::Nats, &self.nats),
+        ];
+        let mut given = flags.into_iter();
+        given.find_map(|(kind, servers)| Some((kind, servers.as_deref()?)))
+    }
+
     /// The check that follows.
     pub fn check(&self) -> CheckArgs {
         CheckArgs {

@@ -1,7 +1,8 @@
 //! What is true of all Kafka clusters.
 
-use crate::broker::facts::BrokerFacts;
+use crate::broker::facts::{BrokerFacts, DemoTexts, InitTexts};
 use crate::model::Naming;
+use serde_json::json;
 
 pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     title: "Kafka",
@@ -12,4 +13,41 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     cloud_events_prefix: "ce_",
     without_transactions: None,
     log_directive: None,
+    init: InitTexts {
+        flag: "--kafka HOST:PORT",
+        servers: "Kafka brokers as host:port",
+        is_server: |server| !server.contains("://"),
+        source: "topic",
+        default_source: "ROUTE.delayed",
+        default_dead_letter: "ROUTE.dead",
+        cluster_table,
+        source_keys: |topic| Ok(format!("kafka = \"main\", topics = [{}]", json!(topic))),
+        route_lines: "\
+# For consumers with isolation.level=read_committed that must see each message once:
+#delivery = \"exactly-once\"
+",
+    },
+    demo: DemoTexts {
+        note: "Clients of librdkafka can use this Kafka. The Java client cannot.",
+        command: |address, topic| {
+            format!("echo hi|kcat -Pb {address} -t {topic} -H postdate-after=5s")
+        },
+    },
 };
+
+fn cluster_table(servers: &str) -> String {
+    let brokers: Vec<&str> = servers.split(',').map(str::trim).collect();
+    let brokers = json!(brokers);
+    format!(
+        "\
+[kafka.main]
+brokers = {brokers}
+# TLS and a login, with the names of librdkafka:
+#[kafka.main.properties]
+#\"security.protocol\" = \"SASL_SSL\"
+#\"sasl.mechanisms\" = \"SCRAM-SHA-512\"
+#\"sasl.username\" = \"postdate\"
+#\"sasl.password_file\" = \"/run/secrets/kafka-password\"
+"
+    )
+}

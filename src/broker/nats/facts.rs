@@ -1,7 +1,8 @@
 //! What is true of all NATS clusters.
 
-use crate::broker::facts::BrokerFacts;
+use crate::broker::facts::{BrokerFacts, DemoTexts, InitTexts};
 use crate::model::Naming;
+use serde_json::json;
 
 pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     title: "NATS",
@@ -14,4 +15,45 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     ),
     // The library logs every connection attempt. `health` logs each outage once.
     log_directive: Some("async_nats=off"),
+    init: InitTexts {
+        flag: "--nats URL",
+        servers: "NATS servers as nats://host:port",
+        is_server: |server| server.contains("://"),
+        source: "stream:subject",
+        default_source: "DELAYED:delayed.ROUTE",
+        default_dead_letter: "dead.ROUTE",
+        cluster_table,
+        source_keys,
+        route_lines: "",
+    },
+    demo: DemoTexts {
+        note: "At the end the demo deletes the stream with the messages.",
+        command: |address, subject| {
+            let address = address.trim_start_matches("nats://");
+            format!("nats pub -J -H postdate-after:5s -s {address} {subject} hi")
+        },
+    },
 };
+
+fn cluster_table(servers: &str) -> String {
+    let servers = json!(servers);
+    format!(
+        "\
+[nats.main]
+url = {servers}
+# A login, and an authority for TLS:
+#credentials_file = \"/run/secrets/nats.creds\"
+#ca = \"/etc/ssl/nats-ca.pem\"
+"
+    )
+}
+
+fn source_keys(source: &str) -> Result<String, String> {
+    let parts = source.split_once(':');
+    let missing = || format!("the source {source:?} needs a stream: DELAYED:{source}");
+    let (stream, subject) = parts.ok_or_else(missing)?;
+    let (stream, subject) = (json!(stream), json!(subject));
+    Ok(format!(
+        "nats = \"main\", stream = {stream}, subjects = [{subject}]"
+    ))
+}
