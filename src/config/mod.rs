@@ -3,6 +3,7 @@
 //! The environment overrides the file and the files that it includes. `source` and `include` read
 //! them, `decode` decodes the values with serde, each section checks its values, and `cross_checks`
 //! compares sections. `reload` compares two configurations. No later code reads the environment.
+//! `CONTRIBUTING.md` lists what a new kind of broker changes.
 
 mod admin;
 mod broker_kind;
