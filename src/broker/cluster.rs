@@ -10,6 +10,8 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use tokio::time::Instant;
 
+pub(crate) type Opened<T> = Result<Box<T>, Error>;
+
 /// A configured cluster. It holds secrets: never print it.
 #[async_trait(?Send)]
 pub(crate) trait Cluster {
@@ -27,24 +29,12 @@ pub(crate) trait Cluster {
 
     /// With a `group`, its commits are read without waiting for a connection. The position of this group
     /// may be moved.
-    fn admin(
-        &self,
-        group: Option<&str>,
-        health: HealthPart,
-    ) -> Result<Box<dyn ClusterAdmin>, Error>;
-
-    /// One request lists the partitions of any number of topics. Otherwise each route has a catalog: a
-    /// topic that does not answer hides no other one.
-    fn lists_topics_together(&self) -> bool;
+    fn admin(&self, group: Option<&str>, health: HealthPart) -> Opened<dyn ClusterAdmin>;
 
     /// A reader of stored records. `group` is the one that holds the positions of redrives.
-    fn stored_records(
-        &self,
-        group: &str,
-        health: HealthPart,
-    ) -> Result<Box<dyn StoredRecords>, Error>;
+    fn stored_records(&self, group: &str, health: HealthPart) -> Opened<dyn StoredRecords>;
 
-    fn target(&self, options: TargetOptions, health: HealthPart) -> Result<Box<dyn Target>, Error>;
+    fn target(&self, options: TargetOptions, health: HealthPart) -> Opened<dyn Target>;
 
     /// Producers for exactly-once routes. `marker_group` is one of the groups that hold markers.
     fn transactional_producers(
@@ -52,17 +42,14 @@ pub(crate) trait Cluster {
         _budget: Arc<SendBudget>,
         _marker_group: &str,
         _health: HealthPart,
-    ) -> Result<Box<dyn TransactionalProducers>, Error> {
+    ) -> Opened<dyn TransactionalProducers> {
         let reason = "the broker has no transactions";
         Err(Error::Rejected(reason.to_owned()))
     }
 
     /// Reads a topic or subject from now on, and returns its name. Without a name, the broker makes a
     /// temporary one. `None`: it makes none, so a name is needed.
-    async fn new_records(
-        &self,
-        name: Option<String>,
-    ) -> Result<Option<(String, Box<dyn NewRecords>)>, Error>;
+    async fn new_records(&self, name: Option<String>) -> Result<Option<NamedRecords>, Error>;
 
     /// The rights that the service needs for these routes, as lines for an administrator.
     fn rights(&self, routes: &[RouteUse<'_>]) -> Vec<String>;
@@ -80,6 +67,9 @@ impl<T: GroupAdmin + Inspector + Clone + 'static> ClusterAdmin for T {
     }
 }
 
+/// A topic or subject, and its new records.
+pub(crate) type NamedRecords = (String, Box<dyn NewRecords>);
+
 /// The new records of one topic or subject.
 #[async_trait(?Send)]
 pub(crate) trait NewRecords {
@@ -88,6 +78,7 @@ pub(crate) trait NewRecords {
 }
 
 /// The source of a route: its topics, and the group that keeps its commits.
+#[derive(Default)]
 pub(crate) struct SourceOptions {
     pub(crate) route: String,
     pub(crate) group: String,

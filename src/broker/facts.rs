@@ -15,10 +15,16 @@ pub(crate) struct BrokerFacts {
     pub(crate) cloud_events_prefix: &'static str,
     /// What to write for an exactly-once route, if the broker has no transactions.
     pub(crate) without_transactions: Option<&'static str>,
+    /// One request lists the partitions of any number of topics. Otherwise each route has a catalog: a
+    /// topic that does not answer hides no other one.
+    pub(crate) lists_topics_together: bool,
     /// A directive for the log, which the directives of a user may override.
     pub(crate) log_directive: Option<&'static str>,
     pub(crate) init: InitTexts,
-    pub(crate) demo: DemoTexts,
+    /// The end of the introduction of `postdate demo`.
+    pub(crate) demo_note: &'static str,
+    /// A command that sends a message to a source at this address, short enough for a narrow terminal.
+    pub(crate) send_command: fn(&str, &str) -> String,
 }
 
 /// The questions of `postdate init`, their default answers, and the tables that it writes.
@@ -27,7 +33,7 @@ pub(crate) struct InitTexts {
     pub(crate) flag: &'static str,
     /// What the servers are, and how they are written.
     pub(crate) servers: &'static str,
-    pub(crate) is_server: fn(&str) -> bool,
+    pub(crate) has_urls: bool,
     /// How a source is written.
     pub(crate) source: &'static str,
     /// The name of the route replaces `ROUTE`.
@@ -39,11 +45,4 @@ pub(crate) struct InitTexts {
     pub(crate) source_keys: fn(&str) -> Result<String, String>,
     /// Further lines of the table of a route.
     pub(crate) route_lines: &'static str,
-}
-
-/// The texts of `postdate demo`.
-pub(crate) struct DemoTexts {
-    pub(crate) note: &'static str,
-    /// A command that sends a message to a source at this address, short enough for a narrow terminal.
-    pub(crate) command: fn(&str, &str) -> String,
 }

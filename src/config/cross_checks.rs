@@ -19,8 +19,7 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
     }
     // Metrics, logs and `check` identify a cluster by its name alone.
     let mut kinds = BTreeMap::new();
-    for (name, table) in config.clusters() {
-        let kind = table.kind();
+    for (kind, name, _) in config.clusters() {
         if let Some(other) = kinds.insert(name, kind) {
             at.key(kind.facts().key).key(name).refuse(
                 format!("{}.{name} has the same name", other.facts().key),
@@ -41,8 +40,8 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
 /// Every cluster that the route names must exist.
 fn check_clusters(config: &Config, route: &Route, at: &At<'_>) {
     for (key, kind, cluster) in clusters(route) {
-        let of_kind = config.clusters().filter(|(_, it)| it.kind() == kind);
-        let known: Vec<&str> = of_kind.map(|(name, _)| name).collect();
+        let of_kind = config.clusters().filter(|(other, ..)| *other == kind);
+        let known: Vec<&str> = of_kind.map(|(_, name, _)| name).collect();
         if known.contains(&cluster) {
             continue;
         }

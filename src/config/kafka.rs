@@ -1,7 +1,6 @@
 //! `[kafka.<name>]`: the brokers of a cluster, and properties for its clients. Librdkafka knows
 //! which properties exist; this module rejects those that Postdate sets itself.
 
-use super::broker_kind::BrokerKind;
 use super::check::At;
 use super::cluster_table::ClusterTable;
 use super::decode::secret::Secret;
@@ -40,10 +39,6 @@ const IN_FLIGHT: [&str; 2] = ["max.in.flight.requests.per.connection", "max.in.f
 const LIVE_PROPERTIES: [&str; 2] = ["sasl.password", "sasl.oauthbearer.client.secret"];
 
 impl ClusterTable for Kafka {
-    fn kind(&self) -> BrokerKind {
-        BrokerKind::Kafka
-    }
-
     fn check(&self, at: &At<'_>) {
         let brokers = at.key("brokers");
         brokers.check_list(&self.brokers);
@@ -61,10 +56,6 @@ impl ClusterTable for Kafka {
     }
 
     fn addresses(&self) -> Vec<String> {
-        self.brokers.clone()
-    }
-
-    fn host_ports(&self) -> Vec<String> {
         self.brokers.clone()
     }
 

@@ -270,8 +270,8 @@ impl Config {
                 .refuse("memory is set, too", fix);
         }
         self.store.check(&self.deployment, &at.key("store"));
-        for (name, table) in self.clusters() {
-            let at = at.key(table.kind().facts().key).key(name);
+        for (kind, name, table) in self.clusters() {
+            let at = at.key(kind.facts().key).key(name);
             check_name(&at, name);
             table.check(&at);
         }
@@ -288,33 +288,40 @@ impl Config {
         cross_checks::check(self, at);
     }
 
-    /// The name and the table of each cluster. No two clusters have the same name.
-    pub(crate) fn clusters(&self) -> impl Iterator<Item = (&str, &dyn ClusterTable)> {
+    /// The kind, the name and the table of each cluster. No two clusters have the same name.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = (BrokerKind, &str, &dyn ClusterTable)> {
         fn tables<T: ClusterTable>(
+            kind: BrokerKind,
             tables: &BTreeMap<String, T>,
-        ) -> impl Iterator<Item = (&str, &dyn ClusterTable)> {
+        ) -> impl Iterator<Item = (BrokerKind, &str, &dyn ClusterTable)> {
             let tables = tables.iter();
-            tables.map(|(name, table)| (name.as_str(), table as &dyn ClusterTable))
+            tables.map(move |(name, table)| (kind, name.as_str(), table as &dyn ClusterTable))
         }
-        tables(&self.kafka).chain(tables(&self.nats))
+        tables(BrokerKind::Kafka, &self.kafka).chain(tables(BrokerKind::Nats, &self.nats))
     }
 
-    /// The table of the cluster with this name.
-    pub(crate) fn cluster_table(&self, name: &str) -> &dyn ClusterTable {
-        let found = self.clusters().find(|(other, _)| *other == name);
-        found.expect("loading has checked the names").1
+    /// The kind and the table of the cluster with this name.
+    pub(crate) fn cluster_table(&self, name: &str) -> (BrokerKind, &dyn ClusterTable) {
+        let found = self.clusters().find(|(_, other, _)| *other == name);
+        let (kind, _, table) = found.expect("loading has checked the names");
+        (kind, table)
     }
 
     /// The cluster with this name.
     pub(crate) fn cluster(&self, name: &str) -> Box<dyn Cluster> {
-        self.cluster_table(name).cluster(name, &self.deployment)
+        let (_, table) = self.cluster_table(name);
+        table.cluster(name, &self.deployment)
     }
 
     /// Host and port of the brokers of a cluster.
     fn brokers(&self, cluster: &str) -> BTreeSet<String> {
-        let tables = self.clusters().filter(|(name, _)| *name == cluster);
-        let brokers = tables.flat_map(|(_, table)| table.host_ports());
-        brokers.map(|broker| broker.to_lowercase()).collect()
+        let tables = self.clusters().filter(|(_, name, _)| *name == cluster);
+        let addresses = tables.flat_map(|(.., table)| table.addresses());
+        let host_port = |address: String| match address.split_once("://") {
+            Some((_, host_port)) => host_port.to_lowercase(),
+            None => address.to_lowercase(),
+        };
+        addresses.map(host_port).collect()
     }
 
     /// Bytes that the process may use. `timer.memory` was for loaded messages only. The process was

@@ -1,6 +1,5 @@
 //! `[nats.<name>]`: the servers of a NATS cluster, the login, and the trusted certificates.
 
-use super::broker_kind::BrokerKind;
 use super::check::At;
 use super::cluster_table::ClusterTable;
 use super::decode::secret::Secret;
@@ -33,10 +32,6 @@ const URL_FORM: &str =
     "write nats://host:port or tls://host:port, several with commas between them";
 
 impl ClusterTable for Nats {
-    fn kind(&self) -> BrokerKind {
-        BrokerKind::Nats
-    }
-
     fn check(&self, at: &At<'_>) {
         for url in self.url.expose().split(',') {
             check_url(&at.key("url"), url.trim());
@@ -54,12 +49,11 @@ impl ClusterTable for Nats {
     }
 
     fn addresses(&self) -> Vec<String> {
-        let address = |url: Url| format!("{}://{}", url.scheme(), host_port(&url));
+        let address = |url: Url| {
+            let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+            format!("{scheme}://{host}:{}", url.port().unwrap_or(4222))
+        };
         self.urls().map(address).collect()
-    }
-
-    fn host_ports(&self) -> Vec<String> {
-        self.urls().map(|url| host_port(&url)).collect()
     }
 
     fn cluster(&self, name: &str, deployment: &str) -> Box<dyn Cluster> {
@@ -145,11 +139,6 @@ impl Nats {
             );
         }
     }
-}
-
-fn host_port(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    format!("{host}:{}", url.port().unwrap_or(4222))
 }
 
 fn check_url(at: &At<'_>, url: &str) {

@@ -49,7 +49,7 @@ fn the_examples_with_nats_are_valid() {
         nats.routes["orders"].source.topics,
         ["DELAYED:delayed.orders.*"]
     );
-    assert_eq!(nats.nats["edge"].host_ports(), ["127.0.0.1:4222"]);
+    assert_eq!(nats.nats["edge"].addresses(), ["nats://127.0.0.1:4222"]);
     assert_eq!(bridge.routes["to_nats"].target_kind(), BrokerKind::Nats);
     assert_eq!(bridge.routes["to_kafka"].target_kind(), BrokerKind::Kafka);
 }

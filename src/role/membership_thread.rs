@@ -48,11 +48,12 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
     }
     let mut clusters = Vec::new();
     for (cluster, routes) in routes {
+        let (kind, _) = wiring.config.cluster_table(cluster);
         let cluster = wiring.config.cluster(cluster);
         let name = cluster.qualified_name();
         let health = wiring.health.register(format!("catalog client of {name}"));
         let catalog = cluster.admin(None, health).context(name)?;
-        if cluster.lists_topics_together() {
+        if kind.facts().lists_topics_together {
             clusters.push(ClusterCatalog { catalog, routes });
             continue;
         }

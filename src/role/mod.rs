@@ -30,7 +30,7 @@ mod worker_name;
 pub(crate) use memory::memory_plan;
 pub use process::serve;
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
-pub(crate) use wiring::{group_admin, groups, redrive_group, routing_rules};
+pub(crate) use wiring::{groups, redrive_group, routing_rules};
 
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{Config, Role};

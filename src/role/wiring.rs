@@ -2,7 +2,6 @@
 
 use super::StoreFactory;
 use super::worker_name::WorkerName;
-use crate::broker::{self, cluster::ClusterAdmin};
 use crate::clock::{Clock as _, SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
@@ -185,18 +184,6 @@ pub(super) fn marker_group(config: &Config, route: &str) -> String {
 /// The group in which redrives of a route commit their positions in the dead-letter topic.
 pub(crate) fn redrive_group(config: &Config, route: &str) -> String {
     format!("{}.redrive", consumer_group(config, route))
-}
-
-/// Moves the position of the route's source.
-pub(crate) fn group_admin(
-    config: &Config,
-    route: &str,
-    health: HealthPart,
-) -> Result<Box<dyn ClusterAdmin>, broker::Error> {
-    let source = &config.routes[route].source;
-    let group = consumer_group(config, route);
-    let cluster = config.cluster(&source.cluster);
-    cluster.admin(Some(&group), health)
 }
 
 /// The groups in which the route commits.

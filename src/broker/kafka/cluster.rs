@@ -3,10 +3,10 @@
 use super::options::Cluster;
 use super::{
     EndReader, FACTS, KafkaCatalog, KafkaSource, KafkaStoredRecords, KafkaTarget,
-    KafkaTransactionalProducers, RouteTopics, rights,
+    KafkaTransactionalProducers, rights,
 };
 use crate::broker::cluster::{
-    ClusterAdmin, NewRecords, RouteUse, SourceOptions, TargetOptions, TargetPurpose,
+    ClusterAdmin, NamedRecords, Opened, RouteUse, SourceOptions, TargetOptions, TargetPurpose,
 };
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{self, Error, Source, StoredRecords, Target, TransactionalProducers};
@@ -27,37 +27,20 @@ impl broker::Cluster for Cluster {
         memory: SourceMemory,
         health: &mut dyn FnMut(String) -> HealthPart,
     ) -> Result<Vec<Box<dyn Source>>, Error> {
-        let topics = routes.into_iter().map(|route| RouteTopics {
-            group: route.group,
-            topics: route.topics,
-        });
-        let topics: Vec<_> = topics.collect();
         let part = health(format!("of {}", self.qualified_name()));
-        let sources = KafkaSource::for_routes(self, &topics, memory, part)?.into_iter();
+        let sources = KafkaSource::for_routes(self, &routes, memory, part)?.into_iter();
         Ok(sources.map(|source| Box::new(source) as _).collect())
     }
 
-    fn admin(
-        &self,
-        group: Option<&str>,
-        health: HealthPart,
-    ) -> Result<Box<dyn ClusterAdmin>, Error> {
+    fn admin(&self, group: Option<&str>, health: HealthPart) -> Opened<dyn ClusterAdmin> {
         Ok(Box::new(KafkaCatalog::new(self, group, health)?))
     }
 
-    fn lists_topics_together(&self) -> bool {
-        true
-    }
-
-    fn stored_records(
-        &self,
-        group: &str,
-        health: HealthPart,
-    ) -> Result<Box<dyn StoredRecords>, Error> {
+    fn stored_records(&self, group: &str, health: HealthPart) -> Opened<dyn StoredRecords> {
         Ok(Box::new(KafkaStoredRecords::new(self, group, health)?))
     }
 
-    fn target(&self, options: TargetOptions, health: HealthPart) -> Result<Box<dyn Target>, Error> {
+    fn target(&self, options: TargetOptions, health: HealthPart) -> Opened<dyn Target> {
         let budget = options.budget;
         Ok(Box::new(match options.purpose {
             TargetPurpose::Fast => KafkaTarget::new(self, budget, health)?,
@@ -73,15 +56,12 @@ impl broker::Cluster for Cluster {
         budget: Arc<SendBudget>,
         marker_group: &str,
         health: HealthPart,
-    ) -> Result<Box<dyn TransactionalProducers>, Error> {
+    ) -> Opened<dyn TransactionalProducers> {
         let producers = KafkaTransactionalProducers::new(self, budget, Some(marker_group), health)?;
         Ok(Box::new(producers))
     }
 
-    async fn new_records(
-        &self,
-        name: Option<String>,
-    ) -> Result<Option<(String, Box<dyn NewRecords>)>, Error> {
+    async fn new_records(&self, name: Option<String>) -> Result<Option<NamedRecords>, Error> {
         let Some(topic) = name else { return Ok(None) };
         let reader = EndReader::open(self, &topic)?;
         Ok(Some((topic, Box::new(reader))))

@@ -1,6 +1,6 @@
 //! What is true of all Kafka clusters.
 
-use crate::broker::facts::{BrokerFacts, DemoTexts, InitTexts};
+use crate::broker::facts::{BrokerFacts, InitTexts};
 use crate::model::Naming;
 use serde_json::json;
 
@@ -12,11 +12,12 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     naming: Naming::Topic,
     cloud_events_prefix: "ce_",
     without_transactions: None,
+    lists_topics_together: true,
     log_directive: None,
     init: InitTexts {
         flag: "--kafka HOST:PORT",
         servers: "Kafka brokers as host:port",
-        is_server: |server| !server.contains("://"),
+        has_urls: false,
         source: "topic",
         default_source: "ROUTE.delayed",
         default_dead_letter: "ROUTE.dead",
@@ -27,11 +28,9 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
 #delivery = \"exactly-once\"
 ",
     },
-    demo: DemoTexts {
-        note: "Clients of librdkafka can use this Kafka. The Java client cannot.",
-        command: |address, topic| {
-            format!("echo hi|kcat -Pb {address} -t {topic} -H postdate-after=5s")
-        },
+    demo_note: "Clients of librdkafka can use this Kafka. The Java client cannot.",
+    send_command: |address, topic| {
+        format!("echo hi|kcat -Pb {address} -t {topic} -H postdate-after=5s")
     },
 };
 

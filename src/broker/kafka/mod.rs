@@ -53,6 +53,6 @@ pub(crate) use facts::FACTS;
 pub(crate) use ffi::InProcessKafka;
 pub(crate) use options::Cluster;
 use producer::KafkaTarget;
-use source::{KafkaSource, RouteTopics};
+use source::KafkaSource;
 use stored_records::KafkaStoredRecords;
 use transactions::KafkaTransactionalProducers;

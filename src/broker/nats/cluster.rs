@@ -2,7 +2,7 @@
 
 use super::source::SourceOptions;
 use super::{FACTS, Inbox, NatsCatalog, NatsSource, NatsStoredRecords, NatsTarget, rights};
-use crate::broker::cluster::{self, ClusterAdmin, NewRecords, RouteUse, TargetOptions};
+use crate::broker::cluster::{self, ClusterAdmin, NamedRecords, Opened, RouteUse, TargetOptions};
 use crate::broker::{self, Error, Source, StoredRecords, Target};
 use crate::health::HealthPart;
 use crate::limit::SourceMemory;
@@ -71,36 +71,20 @@ impl broker::Cluster for Cluster {
         Ok(sources.map(|source| Box::new(source) as _).collect())
     }
 
-    fn admin(
-        &self,
-        _group: Option<&str>,
-        health: HealthPart,
-    ) -> Result<Box<dyn ClusterAdmin>, Error> {
+    fn admin(&self, _group: Option<&str>, health: HealthPart) -> Opened<dyn ClusterAdmin> {
         Ok(Box::new(NatsCatalog::new(self, health)))
     }
 
-    /// Each stream needs a request.
-    fn lists_topics_together(&self) -> bool {
-        false
-    }
-
-    fn stored_records(
-        &self,
-        _group: &str,
-        health: HealthPart,
-    ) -> Result<Box<dyn StoredRecords>, Error> {
+    fn stored_records(&self, _group: &str, health: HealthPart) -> Opened<dyn StoredRecords> {
         Ok(Box::new(NatsStoredRecords::new(self, health)))
     }
 
-    fn target(&self, options: TargetOptions, health: HealthPart) -> Result<Box<dyn Target>, Error> {
+    fn target(&self, options: TargetOptions, health: HealthPart) -> Opened<dyn Target> {
         let target = NatsTarget::new(self, options.budget, options.sender, health)?;
         Ok(Box::new(target))
     }
 
-    async fn new_records(
-        &self,
-        name: Option<String>,
-    ) -> Result<Option<(String, Box<dyn NewRecords>)>, Error> {
+    async fn new_records(&self, name: Option<String>) -> Result<Option<NamedRecords>, Error> {
         let inbox = Inbox::open(self, name).await?;
         Ok(Some((inbox.subject().to_owned(), Box::new(inbox))))
     }

@@ -1,6 +1,6 @@
 //! What is true of all NATS clusters.
 
-use crate::broker::facts::{BrokerFacts, DemoTexts, InitTexts};
+use crate::broker::facts::{BrokerFacts, InitTexts};
 use crate::model::Naming;
 use serde_json::json;
 
@@ -13,12 +13,13 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     without_transactions: Some(
         "write \"at-least-once\": a NATS stream drops repeated messages within its duplicate window",
     ),
+    lists_topics_together: false,
     // The library logs every connection attempt. `health` logs each outage once.
     log_directive: Some("async_nats=off"),
     init: InitTexts {
         flag: "--nats URL",
         servers: "NATS servers as nats://host:port",
-        is_server: |server| server.contains("://"),
+        has_urls: true,
         source: "stream:subject",
         default_source: "DELAYED:delayed.ROUTE",
         default_dead_letter: "dead.ROUTE",
@@ -26,12 +27,10 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
         source_keys,
         route_lines: "",
     },
-    demo: DemoTexts {
-        note: "At the end the demo deletes the stream with the messages.",
-        command: |address, subject| {
-            let address = address.trim_start_matches("nats://");
-            format!("nats pub -J -H postdate-after:5s -s {address} {subject} hi")
-        },
+    demo_note: "At the end the demo deletes the stream with the messages.",
+    send_command: |address, subject| {
+        let address = address.trim_start_matches("nats://");
+        format!("nats pub -J -H postdate-after:5s -s {address} {subject} hi")
     },
 };
 

@@ -92,7 +92,7 @@ log.level = "warn"
             let topics = watched.iter().map(|name| source_topic(stream, name));
             (watched, source) = (topics.collect(), subject);
         }
-        let addresses = config.cluster_table(&route.source.cluster).addresses();
+        let addresses = config.cluster_table(&route.source.cluster).1.addresses();
         Ok(Self {
             address: addresses.join(","),
             source: source.to_owned(),

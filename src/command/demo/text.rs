@@ -9,7 +9,7 @@ use crate::model::{Timestamp, readable::count};
 pub(super) fn introduction(scene: &Scene) -> String {
     let (address, source, target) = (&scene.address, &scene.source, &scene.target);
     let invitation = invitation(scene);
-    let note = scene.route.source.kind.facts().demo.note;
+    let note = scene.route.source.kind.facts().demo_note;
     let rest = if scene.is_own {
         let why = "Send one yourself while it runs, due in five seconds";
         format!("{why}:\n\n{invitation}\n\n{note}\ndocs/commands.md has the same in Python.")
@@ -31,8 +31,7 @@ The whole service runs in this process, on {address}. It writes:
 
 /// A command that sends a message.
 fn invitation(scene: &Scene) -> String {
-    let texts = &scene.route.source.kind.facts().demo;
-    (texts.command)(&scene.address, &scene.source)
+    (scene.route.source.kind.facts().send_command)(&scene.address, &scene.source)
 }
 
 pub(super) fn lateness(board: &Board) -> String {

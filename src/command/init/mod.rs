@@ -61,9 +61,10 @@ fn answer(init: &InitArgs, mut ask: Option<Ask<'_>>) -> Result<Answers> {
     let question = BrokerKind::ALL.map(|kind| kind.facts().init.servers);
     let servers = named.map(|(_, servers)| servers.to_owned());
     let servers = answer(&servers, &question.join(", or "), "127.0.0.1:9092")?;
-    let is_of = |kind: &BrokerKind| (kind.facts().init.is_server)(&servers);
+    let has_urls = servers.contains("://");
+    let is_likely = |kind: &BrokerKind| kind.facts().init.has_urls == has_urls;
     let kind = named.map(|(kind, _)| kind);
-    let kind = kind.or(BrokerKind::ALL.into_iter().find(is_of));
+    let kind = kind.or(BrokerKind::ALL.into_iter().find(is_likely));
     let kind = kind.unwrap_or_default();
     let question = "Redis as redis://host:port, or a folder for a single process";
     let store = answer(&init.store, question, "./postdate-data")?;

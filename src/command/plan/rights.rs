@@ -9,7 +9,7 @@ use crate::role::groups;
 const REDIS_USERS: &str = include_str!("../../../deploy/redis/users.acl");
 
 pub(super) fn of(config: &Config) -> Vec<Rights> {
-    let clusters = config.clusters().map(|(name, _)| {
+    let clusters = config.clusters().map(|(_, name, _)| {
         let cluster = config.cluster(name);
         Rights {
             area: cluster.qualified_name(),
