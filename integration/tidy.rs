@@ -48,11 +48,12 @@ const ROWS: [&[&str]; 7] = [
 ];
 
 /// Allowed imports between two cells of one row: the first imports the second.
-const BESIDE: [(&str, &str); 8] = [
+const BESIDE: [(&str, &str); 9] = [
     ("run", "encryption"),
     ("schedule", "run"),
     ("schedule", "wheel"),
     ("store", "metric"),
+    ("broker", "health"),
     ("retry", "store"),
     ("retry", "health"),
     ("trace", "metric"),
@@ -159,9 +160,9 @@ const NOT_YET_SPLIT: &[&str] = &["src/store/embedded"];
 const BROKER_FILES: [&str; 5] = [
     "src/broker/mod.rs",
     "src/cli/init.rs",
-    "src/config/broker_kind.rs",
+    "src/config/cluster/mod.rs",
+    "src/config/cluster/nats.rs",
     "src/config/mod.rs",
-    "src/config/nats.rs",
 ];
 
 /// Files that name NATS because the demo can use it. Another broker needs no such file.

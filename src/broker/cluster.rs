@@ -104,7 +104,7 @@ pub(crate) enum TargetPurpose {
     Command,
 }
 
-/// What a route does on one cluster.
+/// The topics and groups that a route uses on one cluster.
 pub(crate) struct RouteUse<'a> {
     /// The group of its commits. The names of its other groups and transactions begin with it.
     pub(crate) group: String,

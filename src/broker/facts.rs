@@ -1,4 +1,4 @@
-//! What is true of all clusters of one kind of broker.
+//! The facts about a kind of broker that hold for all its clusters.
 
 use crate::model::Naming;
 
@@ -13,7 +13,7 @@ pub(crate) struct BrokerFacts {
     pub(crate) naming: Naming,
     /// The start of the headers of a CloudEvent's attributes.
     pub(crate) cloud_events_prefix: &'static str,
-    /// What to write for an exactly-once route, if the broker has no transactions.
+    /// Set if the broker has no transactions: the advice for an exactly-once route.
     pub(crate) without_transactions: Option<&'static str>,
     /// One request lists the partitions of any number of topics. Otherwise each route has a catalog: a
     /// topic that does not answer hides no other one.
@@ -29,10 +29,7 @@ pub(crate) struct BrokerFacts {
 
 /// The questions of `postdate init`, their default answers, and the tables that it writes.
 pub(crate) struct InitTexts {
-    /// The flag that names the servers.
-    pub(crate) flag: &'static str,
-    /// What the servers are, and how they are written.
-    pub(crate) servers: &'static str,
+    /// The servers are written as URLs.
     pub(crate) has_urls: bool,
     /// How a source is written.
     pub(crate) source: &'static str,

@@ -1,5 +1,5 @@
-//! The broker ports: [`Cluster`], which opens the others; [`Source`], [`Target`], [`Catalog`], [`GroupAdmin`], [`StoredRecords`],
-//! `Inspector`, [`TransactionalProducers`].
+//! The broker ports. [`Cluster`] opens the others: [`Source`], [`Target`], [`Catalog`],
+//! [`GroupAdmin`], [`StoredRecords`], `Inspector`, [`TransactionalProducers`].
 //!
 //! Every header and byte that a source returns can be sent to a target. Blocking client calls run
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not

@@ -20,6 +20,12 @@ Exit codes:
   1    an item failed that the plan does not repair, or a change failed; the file is written
   2    wrong usage, or the file exists; nothing was written";
 
+/// The flags that name the servers.
+pub(crate) const SERVER_FLAGS: &str = "--kafka HOST:PORT, or --nats URL";
+/// The question for them.
+pub(crate) const SERVERS_QUESTION: &str =
+    "Kafka brokers as host:port, or NATS servers as nats://host:port";
+
 /// The size of topics and streams that a plan creates.
 #[derive(Clone, Debug, Args)]
 pub struct SizeArgs {

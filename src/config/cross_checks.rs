@@ -1,8 +1,8 @@
 //! Checks how options fit together: references to clusters, delivery loops, and pairs of options.
 //! The sections check each value by itself.
 
-use super::broker_kind::{BrokerKind, Destination};
 use super::check::At;
+use super::cluster::{BrokerKind, Destination};
 use super::decode::nearest;
 use super::route::{Delivery, Route};
 use super::{Config, Store};

@@ -6,15 +6,12 @@
 //! `CONTRIBUTING.md` lists what a new kind of broker changes.
 
 mod admin;
-mod broker_kind;
 mod check;
-mod cluster_table;
+mod cluster;
 mod cross_checks;
 mod decode;
 mod error;
-mod kafka;
 mod name;
-mod nats;
 mod reload;
 mod route;
 mod store;
@@ -23,11 +20,8 @@ mod traces;
 pub use error::Error;
 pub(crate) use {
     admin::{Admin, Colour, Payloads},
-    broker_kind::{BrokerKind, Source},
-    cluster_table::ClusterTable,
+    cluster::{BrokerKind, Kafka, Nats, Source},
     decode::secret::Secret,
-    kafka::Kafka,
-    nats::Nats,
     reload::Change,
     route::{Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, WithoutDelay},
     store::{Embedded, Redis, Store, StoreOptions},
@@ -88,6 +82,17 @@ pub struct Config {
     pub(crate) log: Log,
     #[serde(default)]
     pub(crate) traces: Traces,
+}
+
+/// The table of a cluster, of any kind of broker.
+pub(crate) trait ClusterTable {
+    fn check(&self, at: &At<'_>);
+
+    /// The addresses of its servers, without a login: host and port, after a scheme if there is one.
+    fn addresses(&self) -> Vec<String>;
+
+    /// The cluster as its adapter takes it.
+    fn cluster(&self, name: &str, deployment: &str) -> Box<dyn Cluster>;
 }
 
 fn all_roles() -> BTreeSet<Role> {

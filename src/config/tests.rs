@@ -1,7 +1,7 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
 use super::admin::{Admin, Payloads};
-use super::broker_kind::Destination;
+use super::cluster::Destination;
 use super::decode::source::is_secret;
 use super::route::{MaxWaiting, Retry};
 use super::store::{Cluster, Sentinel};

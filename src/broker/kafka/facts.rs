@@ -1,4 +1,4 @@
-//! What is true of all Kafka clusters.
+//! The facts about Kafka that hold for all its clusters.
 
 use crate::broker::facts::{BrokerFacts, InitTexts};
 use crate::model::Naming;
@@ -15,8 +15,6 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     lists_topics_together: true,
     log_directive: None,
     init: InitTexts {
-        flag: "--kafka HOST:PORT",
-        servers: "Kafka brokers as host:port",
         has_urls: false,
         source: "topic",
         default_source: "ROUTE.delayed",

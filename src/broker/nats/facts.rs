@@ -1,4 +1,4 @@
-//! What is true of all NATS clusters.
+//! The facts about NATS that hold for all its clusters.
 
 use crate::broker::facts::{BrokerFacts, InitTexts};
 use crate::model::Naming;
@@ -17,8 +17,6 @@ pub(crate) const FACTS: BrokerFacts = BrokerFacts {
     // The library logs every connection attempt. `health` logs each outage once.
     log_directive: Some("async_nats=off"),
     init: InitTexts {
-        flag: "--nats URL",
-        servers: "NATS servers as nats://host:port",
         has_urls: true,
         source: "stream:subject",
         default_source: "DELAYED:delayed.ROUTE",

@@ -5,7 +5,7 @@ mod file;
 
 use super::Refused;
 use super::page::print;
-use crate::cli::InitArgs;
+use crate::cli::{InitArgs, SERVER_FLAGS, SERVERS_QUESTION};
 use crate::config::{BrokerKind, Config};
 use anyhow::{Context, Result};
 use std::fs::OpenOptions;
@@ -55,12 +55,10 @@ fn answer(init: &InitArgs, mut ask: Option<Ask<'_>>) -> Result<Answers> {
     };
     let named = init.servers();
     if named.is_none() && !is_asked {
-        let flags = BrokerKind::ALL.map(|kind| kind.facts().init.flag);
-        return Err(Refused(format!("name the brokers: {}", flags.join(", or "))).into());
+        return Err(Refused(format!("name the brokers: {SERVER_FLAGS}")).into());
     }
-    let question = BrokerKind::ALL.map(|kind| kind.facts().init.servers);
     let servers = named.map(|(_, servers)| servers.to_owned());
-    let servers = answer(&servers, &question.join(", or "), "127.0.0.1:9092")?;
+    let servers = answer(&servers, SERVERS_QUESTION, "127.0.0.1:9092")?;
     let has_urls = servers.contains("://");
     let is_likely = |kind: &BrokerKind| kind.facts().init.has_urls == has_urls;
     let kind = named.map(|(kind, _)| kind);

@@ -31,7 +31,7 @@ pub(super) fn of(config: &Config) -> Vec<Rights> {
     rights
 }
 
-/// What the routes do on this cluster.
+/// The topics and groups that the routes use on this cluster.
 fn route_uses<'a>(config: &'a Config, cluster: &str) -> Vec<RouteUse<'a>> {
     let routes = config.routes.iter().map(|(name, route)| {
         let is_here = |name: &str| name == cluster;

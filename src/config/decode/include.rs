@@ -1,7 +1,7 @@
 //! The files of the folder `include`: routes and clusters that other teams own.
 
 use super::source::{SourceFile, Sources, find, merge, read_file};
-use crate::config::broker_kind::BrokerKind;
+use crate::config::cluster::BrokerKind;
 use crate::config::error::Problem;
 use figment::value::Value;
 use std::io;

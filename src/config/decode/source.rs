@@ -1,7 +1,7 @@
 //! Reads the configuration file, puts the environment over it, and knows where each value was
 //! written.
 
-use crate::config::broker_kind::BrokerKind;
+use crate::config::cluster::BrokerKind;
 use crate::config::error::Problem;
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};

@@ -3,8 +3,8 @@
 
 mod choice;
 
-use super::broker_kind::{BrokerKind, Destination, Source};
 use super::check::At;
+use super::cluster::{BrokerKind, Destination, Source};
 use super::decode::quantity::{optional_quantity, quantity};
 use super::decode::{choice, choices, invalid};
 use super::name;

@@ -1,10 +1,10 @@
 //! `[nats.<name>]`: the servers of a NATS cluster, the login, and the trusted certificates.
 
-use super::check::At;
-use super::cluster_table::ClusterTable;
-use super::decode::secret::Secret;
-use super::name::is_alphanumeric_or;
 use crate::broker::{Cluster, nats};
+use crate::config::ClusterTable;
+use crate::config::check::At;
+use crate::config::decode::secret::Secret;
+use crate::config::name::is_alphanumeric_or;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use std::path::PathBuf;

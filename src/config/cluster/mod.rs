@@ -1,7 +1,14 @@
-//! The kinds of brokers, and the tables in which a route names topics or subjects on them.
+//! The kinds of brokers: the tables of their clusters, and those in which a route names topics or
+//! subjects on them.
 
+mod kafka;
+mod nats;
+
+pub(crate) use kafka::Kafka;
+pub(crate) use nats::Nats;
+
+use crate::broker;
 use crate::broker::facts::BrokerFacts;
-use crate::broker::{kafka, nats};
 use crate::model::{Naming, source_topic};
 use serde::Deserialize;
 
@@ -18,8 +25,8 @@ impl BrokerKind {
 
     pub(crate) const fn facts(self) -> &'static BrokerFacts {
         match self {
-            Self::Kafka => &kafka::FACTS,
-            Self::Nats => &nats::FACTS,
+            Self::Kafka => &broker::kafka::FACTS,
+            Self::Nats => &broker::nats::FACTS,
         }
     }
 

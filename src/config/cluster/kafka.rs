@@ -1,11 +1,10 @@
 //! `[kafka.<name>]`: the brokers of a cluster, and properties for its clients. Librdkafka knows
 //! which properties exist; this module rejects those that Postdate sets itself.
 
-use super::check::At;
-use super::cluster_table::ClusterTable;
-use super::decode::secret::Secret;
-use super::name;
 use crate::broker::{Cluster, kafka};
+use crate::config::check::At;
+use crate::config::decode::secret::Secret;
+use crate::config::{ClusterTable, name};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use url::Url;
@@ -77,7 +76,7 @@ impl Kafka {
 
     /// Takes the secrets of the table that running clients have. A login that begins or ends needs other
     /// clients.
-    pub(super) fn take_live_properties(&mut self, running: &Self) {
+    pub(in crate::config) fn take_live_properties(&mut self, running: &Self) {
         for property in LIVE_PROPERTIES {
             if let Some(value) = self.properties.get_mut(property)
                 && let Some(running) = running.properties.get(property)
