@@ -1,6 +1,7 @@
 //! Changes that the HTTP API and the commands ask for: records that are written to the source of a route, as a producer
 //! writes them. So they survive the loss of the store.
 
+use super::schedules::replace_definition;
 use super::send::{self, Draft, Receipt};
 use super::source_producer::{self, RejectedByBroker, SourceProducer};
 use super::{Refused, control};
@@ -28,8 +29,8 @@ use std::collections::BTreeMap;
 pub(crate) struct ChangeWriter(BTreeMap<String, SourceProducer>);
 
 impl ChangeWriter {
-    /// Writes one record, or the control records of a route. Answers with the JSON of the receipt, or of the
-    /// written partitions.
+    /// Writes one record, or the control records of a route. Answers with the JSON of the receipt, of the
+    /// written partitions, or of the definition.
     pub(crate) async fn write(
         &mut self,
         config: &Config,
@@ -46,6 +47,10 @@ impl ChangeWriter {
             ChangeKind::Control { pauses, at, note } => {
                 let written = control::write(config, &route, *pauses, *at, note).await;
                 written.map(|places| to_json(&places))
+            }
+            ChangeKind::Definition { .. } => {
+                let written = replace_definition(config, change, &mut producer).await;
+                written.map(|written| to_json(&written))
             }
             _ => {
                 let (args, payload) = arguments(config, change);
@@ -219,9 +224,10 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
             ref mut payload,
         } => (after.clone(), at.clone(), payload.take()),
         ChangeKind::Reschedule { due } => (None, Some(due.as_millis().to_string()), None),
-        ChangeKind::Cancel | ChangeKind::Copy { .. } | ChangeKind::Control { .. } => {
-            (None, None, None)
-        }
+        ChangeKind::Cancel
+        | ChangeKind::Copy { .. }
+        | ChangeKind::Control { .. }
+        | ChangeKind::Definition { .. } => (None, None, None),
     };
     let args = SendArgs {
         route: change.route,
