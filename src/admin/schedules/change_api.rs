@@ -55,8 +55,8 @@ async fn post_action(
 
 /// Pauses a schedule
 ///
-/// Writes its definition again, with `postdate-paused: true`. Answers when the broker has the record. A repeat is safe. 409: another
-/// record of the schedule was written at the same time, and only the last one counts; or the schedule cannot be paused.
+/// Writes its definition again, with `postdate-paused: true`. Answers when the broker has the record. A repeat is safe. 409: the
+/// record is written, but another one of the schedule was written at the same time, and only the last one counts. 422: nothing was written.
 #[utoipa::path(post, path = "/v1/routes/{route}/schedules/{id}:pause", params(("route" = String, Path), ("id" = String, Path), ScheduleParams), responses((status = 200, body = ScheduleReceipt), (status = "default", body = Problem)))]
 pub(in crate::admin) async fn pause(
     api: ScheduleChanges,
@@ -100,16 +100,16 @@ impl ScheduleChanges {
         // Only an operator makes the process hold a payload.
         actor.require_change()?;
         let (report, schedule) = self.schedules.find(&name).await?;
-        let conflict = |text: String| Problem::new(StatusCode::CONFLICT, text);
+        let refused = |text: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
         let now = Timestamp::from_millis(report.at_ms);
         let change = action.change(&report.route, &schedule, now);
-        let Some(change) = change.map_err(conflict)? else {
+        let Some(change) = change.map_err(refused)? else {
             return Ok(Json(action.receipt(schedule, None)));
         };
         let written = self.changes.write(actor, action.audit_name(), change);
         let written: Option<WrittenDefinition> = serde_json::from_str(&written.await?).ok();
         if let Some(text) = written.as_ref().and_then(WrittenDefinition::conflict) {
-            return Err(conflict(text));
+            return Err(Problem::new(StatusCode::CONFLICT, text));
         }
         let offset = written.map(|written| written.offset);
         Ok(Json(action.receipt(schedule, offset)))

@@ -147,7 +147,8 @@ impl Schedules {
     ) -> Result<(SchedulesReport, Schedule), Problem> {
         let mut report = self.ask(name.request()).await?;
         let found = name.find(&mut report);
-        let found = found.map_err(|text| Problem::new(StatusCode::CONFLICT, text))?;
+        let refused = |text| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
+        let found = found.map_err(refused)?;
         let schedule = found.ok_or_else(|| {
             let text = format!("no record of the topic defines a schedule {:?}", name.id);
             Problem::not_found(text)
@@ -172,7 +173,7 @@ impl Schedules {
 
 /// One schedule with the headers of its definition and its next five due times
 ///
-/// With the payload if `admin.payloads` is `shown`. 404: no record defines it. 409: several partitions have the id, so name one.
+/// With the payload if `admin.payloads` is `shown`. 404: no record defines it. 422: several partitions have the id, so name one.
 #[utoipa::path(get, path = "/v1/routes/{route}/schedules/{id}", params(("route" = String, Path), ("id" = String, Path), ScheduleParams), responses((status = 200, body = ScheduleReport), (status = "default", body = Problem)))]
 pub(in crate::admin) async fn show(
     State(schedules): State<Schedules>,

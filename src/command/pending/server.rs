@@ -119,7 +119,8 @@ impl Server {
         self.send(Method::POST, path, body.to_string().into()).await
     }
 
-    /// The JSON document of an answer. `None`: the service has not found the object.
+    /// The JSON document of an answer. `None`: the service has not found the object. A conflict with another change is no
+    /// refusal, because this one may be written.
     pub(in crate::command) async fn find<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -127,11 +128,11 @@ impl Server {
         body: Bytes,
     ) -> Result<Option<T>> {
         let answer = self.answer(method, path, body).await?;
-        if answer.status() == StatusCode::NOT_FOUND {
-            return Ok(None);
+        match answer.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::CONFLICT => bail!("{}: {}", self.base, error_of(answer.body())),
+            _ => self.read(&answer).map(|(_, document)| Some(document)),
         }
-        let (_, document) = self.read(&answer)?;
-        Ok(Some(document))
     }
 
     async fn send<T: DeserializeOwned>(
