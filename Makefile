@@ -6,7 +6,7 @@
 #                          Redis Cluster of three primaries and three replicas
 #   FOR                    duration of `make demo` (default 30s), `make chaos` (default 60s), and of each target of `make fuzz` (default 1m)
 #   COUNT                  messages per stage of `make bench`, default 1000000
-#   STAGES                 stages of `make bench`: copy, ingress, drain, through, encrypted, embedded, steady, burst, answers, exact, fleet, idle, many, routes, flood, layout, asynq.
+#   STAGES                 stages of `make bench`: copy, ingress, drain, through, encrypted, embedded, steady, burst, answers, exact, fleet, idle, many, routes, flood, layout, asynq, redisson, bullmq.
 #                          Only on request: deep (minutes, and gigabytes of disk) and nats (from stream to stream)
 #   WAITING                waiting messages of `make bench STAGES=deep`, default 10000000
 #   WORKLOAD               file that describes your messages for `make bench`; example: integration/bench/workload.toml

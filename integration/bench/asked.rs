@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::workload::{self, Workload};
 
 /// The names that select measurements.
-pub(crate) const STAGES: [&str; 19] = [
+pub(crate) const STAGES: [&str; 21] = [
     "copy",
     "ingress",
     "drain",
@@ -25,6 +25,8 @@ pub(crate) const STAGES: [&str; 19] = [
     "deep",
     "layout",
     "asynq",
+    "redisson",
+    "bullmq",
     "nats",
 ];
 
@@ -112,9 +114,11 @@ impl Asked {
             .iter()
             .max()
             .map_or(0, |rate| lasting(*rate, steady.lasts));
-        let is_timely = ["steady", "answers", "exact", "layout", "asynq", "nats"]
-            .iter()
-            .any(|stage| self.wants(stage));
+        let is_timely = [
+            "steady", "answers", "exact", "layout", "asynq", "redisson", "bullmq", "nats",
+        ]
+        .iter()
+        .any(|stage| self.wants(stage));
         let is_deep = self.wants("deep");
         let loads = [
             ("count", true, self.load.count),
@@ -198,6 +202,8 @@ impl Asked {
             ("deep", 4),
             ("layout", 2 + rates),
             ("asynq", 2 + rates),
+            ("redisson", 2 + rates),
+            ("bullmq", 2 + rates),
             ("nats", 4 + 2 * rates),
         ];
         self.runs

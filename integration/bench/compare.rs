@@ -7,7 +7,12 @@ use serde::Serialize;
 use crate::row::{Row, Stage, System, find, median};
 
 /// The systems that Postdate is compared with.
-pub(crate) const RIVALS: [System; 2] = [System::Layout, System::Asynq];
+pub(crate) const RIVALS: [System; 4] = [
+    System::Layout,
+    System::Asynq,
+    System::Redisson,
+    System::BullMq,
+];
 
 /// Reads one figure of a row.
 pub(crate) type Figure = fn(&Row) -> Option<f64>;

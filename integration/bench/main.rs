@@ -5,7 +5,7 @@
 //! A number as argument sets how many messages the rates are measured over.
 //! Words select the measurements: `copy`, `ingress`, `drain`, `through`, `encrypted`, `embedded`, `steady`,
 //! `burst`, `answers`, `exact`, `fleet`, `idle`, `many`, `routes`, `flood`,
-//! `deep`, `layout`, `asynq`, `nats`.
+//! `deep`, `layout`, `asynq`, `redisson`, `bullmq`, `nats`.
 //! Without such a word, all measurements run except `deep`, which takes minutes, and `nats`.
 //! `workload=FILE` sets the messages, `waiting=50000000` sets the depth, and `runs=3` reports the
 //! median of three runs.
@@ -23,7 +23,6 @@
 
 mod answers;
 mod asked;
-mod asynq;
 mod burst;
 mod compare;
 mod copy;
@@ -45,6 +44,7 @@ mod ledger;
 mod many;
 mod meter;
 mod nats;
+mod program;
 mod progress;
 mod raw;
 mod report;
@@ -59,7 +59,6 @@ mod topics;
 mod watch;
 mod workload;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -67,6 +66,7 @@ use asked::Asked;
 use env::{Kafka, Nats, Redis};
 use meter::Meter;
 use nats::Streams;
+use program::{LIBRARIES, Program};
 use progress::Progress;
 use report::Results;
 use row::Row;
@@ -81,14 +81,14 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
-    let (asked, asynq) = match prepare() {
+    let (asked, programs) = match prepare() {
         Ok(prepared) => prepared,
         Err(complaint) => {
             eprintln!("{complaint}");
             return ExitCode::FAILURE;
         }
     };
-    let results = Results::new(&asked, measure(&asked, asynq.as_ref()));
+    let results = Results::new(&asked, measure(&asked, &programs));
     results.write();
     println!("{}\n", results.conditions());
     table::print(&results.rows, &results.runs);
@@ -113,29 +113,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the command line and builds the asynq program if it is selected. If the build fails,
-/// asynq is left out unless it was named.
-fn prepare() -> Result<(Asked, Option<PathBuf>), String> {
+/// Parses the command line and builds the programs of the selected libraries. A library whose
+/// program does not build is left out unless it was named.
+fn prepare() -> Result<(Asked, Vec<Program>), String> {
     let mut asked = Asked::from(std::env::args().skip(1))?;
-    if !asked.wants("asynq") {
-        return Ok((asked, None));
-    }
-    match asynq::build(&report::folder()) {
-        Ok(program) => Ok((asked, Some(program))),
-        Err(complaint) if asked.insists_on("asynq") => {
-            Err(format!("asynq cannot be measured: {complaint}"))
+    let mut programs = Vec::new();
+    let wanted = LIBRARIES.map(|(_, name)| (asked.wants(name), asked.insists_on(name)));
+    for ((system, name), (is_wanted, is_named)) in LIBRARIES.into_iter().zip(wanted) {
+        if !is_wanted {
+            continue;
         }
-        Err(complaint) => {
-            eprintln!("bench: asynq is left out: {complaint}");
-            asked.leave_out("asynq");
-            Ok((asked, None))
+        match Program::build(system, name, &report::folder()) {
+            Ok(program) => programs.push(program),
+            Err(complaint) if is_named => {
+                return Err(format!("{name} cannot be measured: {complaint}"));
+            }
+            Err(complaint) => {
+                eprintln!("bench: {name} is left out: {complaint}");
+                asked.leave_out(name);
+            }
         }
     }
+    Ok((asked, programs))
 }
 
 /// Returns the rows of each run. It writes the results after every measurement, so a later failure
 /// loses no rows.
-fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
+fn measure(asked: &Asked, programs: &[Program]) -> Vec<Vec<Row>> {
     let (redis, progress) = (Redis::start(), Progress::new(asked.steps()));
     let (kafka, nats) = (
         asked.wants_kafka().then(Kafka::start_fast),
@@ -168,7 +172,7 @@ fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
                     progress: &progress,
                     is_encrypted: false,
                 },
-                asynq,
+                programs,
                 &mut note,
             );
         }
@@ -195,7 +199,7 @@ fn measure(asked: &Asked, asynq: Option<&PathBuf>) -> Vec<Vec<Row>> {
     runs
 }
 
-fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut impl FnMut(Vec<Row>)) {
+fn run(asked: &Asked, bench: &Bench<'_>, programs: &[Program], note: &mut impl FnMut(Vec<Row>)) {
     if asked.wants("copy") {
         note(bench.copies());
     }
@@ -231,9 +235,9 @@ fn run(asked: &Asked, bench: &Bench<'_>, asynq: Option<&PathBuf>, note: &mut imp
     if asked.wants("layout") {
         note(bench.layout());
     }
-    asynq
-        .into_iter()
-        .for_each(|program| note(bench.asynq(program)));
+    for program in programs {
+        note(bench.library(program));
+    }
 }
 
 /// Runs the measurements of lateness and of the idle service.

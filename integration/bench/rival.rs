@@ -3,25 +3,26 @@
 //!
 //! A rival has no Kafka on either side. It checks a due message and drops it.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::asynq::{Asynq, Job};
 use crate::env::now_ms;
 use crate::feeder::steadily;
 use crate::fresh::find_memory;
 use crate::layout::{Taker, Writer};
 use crate::ledger::Verdict;
+use crate::program::{Job, Program, Running};
 use crate::route::memory;
 use crate::row::{Lateness, Row, Stage, System};
 use crate::stage::{Bench, OVERDUE_SPAN, millis};
 use crate::workload::spread;
 
-/// Limit of messages for asynq. It is slow, and its cost per message does not depend on the count.
-const ASYNQ_COUNT: usize = 100_000;
-/// Time that asynq needs to schedule a message on a busy machine.
-const ASYNQ_PACE: Duration = Duration::from_micros(300);
+/// Limit of messages for a library. It is slow, and a greater count does not make it faster.
+const LIBRARY_COUNT: usize = 100_000;
+/// Time that a library needs to schedule a message on a busy machine.
+const LIBRARY_PACE: Duration = Duration::from_micros(300);
+/// Time that its program needs to start, read the messages and warm up.
+const LIBRARY_START: Duration = Duration::from_secs(10);
 
 impl Bench<'_> {
     /// Measures the per-message layout: in, out, and a steady load at each rate that it can
@@ -31,10 +32,10 @@ impl Bench<'_> {
         self.with_steady(store, drain, |rate| self.layout_steady(rate))
     }
 
-    /// Measures asynq in the same way.
-    pub(crate) fn asynq(&self, program: &Path) -> Vec<Row> {
-        let (store, drain) = (self.asynq_store(program), self.asynq_drain(program));
-        self.with_steady(store, drain, |rate| self.asynq_steady(program, rate))
+    /// Measures a library in the same way.
+    pub(crate) fn library(&self, program: &Program) -> Vec<Row> {
+        let (store, drain) = (self.library_store(program), self.library_drain(program));
+        self.with_steady(store, drain, |rate| self.library_steady(program, rate))
     }
 
     fn with_steady(&self, store: Row, drain: Row, steady: impl Fn(usize) -> Row) -> Vec<Row> {
@@ -152,29 +153,30 @@ impl Bench<'_> {
         writer.flush();
     }
 
-    fn asynq_store(&self, program: &Path) -> Row {
-        self.progress.step("asynq: into Redis");
+    fn library_store(&self, program: &Program) -> Row {
+        let name = program.system.name();
+        self.progress.step(&format!("{name}: into Redis"));
         self.empty_redis();
-        let count = self.load.count.min(ASYNQ_COUNT);
+        let count = self.load.count.min(LIBRARY_COUNT);
         let job = Job {
             count,
             at: |number| self.load.delay.of(number),
             options: &["store"],
         };
-        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
+        let mut running = self.start(program, &job);
         let mut connection = self.redis.client();
         let before = memory(&mut connection);
         find_memory();
-        let start = self.meter.read(asynq.cpu());
-        let outcome = asynq.run();
-        let usage = start.until(self.meter.read(asynq.cpu()));
+        let start = self.meter.read(running.cpu());
+        let outcome = running.run();
+        let usage = start.until(self.meter.read(running.cpu()));
         let bytes = (memory(&mut connection) - before) as f64 / count as f64;
         let verdict = Verdict {
             count,
             ..Verdict::default()
         };
         let row =
-            Row::service(System::Asynq, Stage::Store, &usage, verdict).within(outcome.seconds);
+            Row::service(program.system, Stage::Store, &usage, verdict).within(outcome.seconds);
         Row {
             bytes: Some(bytes),
             broker_cpu_us: None,
@@ -182,69 +184,56 @@ impl Bench<'_> {
         }
     }
 
-    fn asynq_drain(&self, program: &Path) -> Row {
-        self.progress.step("asynq: out of Redis");
+    fn library_drain(&self, program: &Program) -> Row {
+        let what = format!("{}: out of Redis", program.system.name());
+        self.progress.step(&what);
         self.empty_redis();
-        let count = self.load.count.min(ASYNQ_COUNT);
-        let first = now_ms() + millis(ASYNQ_PACE * count as u32 + Duration::from_secs(5));
+        let count = self.load.count.min(LIBRARY_COUNT);
+        let first = now_ms() + millis(LIBRARY_PACE * count as u32 + LIBRARY_START);
         let at = |number| first + spread(number, OVERDUE_SPAN);
-        drop(
-            Asynq::start(
-                program,
-                self.redis,
-                &self.load.message,
-                &Job {
-                    count,
-                    at,
-                    options: &["-absolute", "store"],
-                },
-            )
-            .run(),
-        );
-        let second = Duration::from_secs(1);
-        self.wait_until_due(first + millis(second));
-        self.progress.phase("asynq: out of Redis");
-        let job = Job {
-            count,
-            at,
-            options: &["-absolute", "drain"],
-        };
-        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
-        let start = self.meter.read(asynq.cpu());
-        let outcome = asynq.run();
-        let usage = start.until(self.meter.read(asynq.cpu()));
-        let row = Row::service(System::Asynq, Stage::Drain, &usage, outcome.verdict(count))
-            .within(outcome.seconds);
+        let job = |options| Job { count, at, options };
+        let store = job(&["--absolute", "store"]);
+        drop(self.start(program, &store).run());
+        self.wait_until_due(first + millis(Duration::from_secs(1)));
+        self.progress.phase(&what);
+        let mut running = self.start(program, &job(&["--absolute", "drain"]));
+        let start = self.meter.read(running.cpu());
+        let outcome = running.run();
+        let usage = start.until(self.meter.read(running.cpu()));
+        let verdict = outcome.verdict(count);
+        let row =
+            Row::service(program.system, Stage::Drain, &usage, verdict).within(outcome.seconds);
         Row {
             broker_cpu_us: None,
             ..row
         }
     }
 
-    fn asynq_steady(&self, program: &Path, rate: usize) -> Row {
-        self.progress.step(&format!("asynq: steady load, {rate}/s"));
+    fn library_steady(&self, program: &Program, rate: usize) -> Row {
+        let name = program.system.name();
+        self.progress
+            .step(&format!("{name}: steady load, {rate}/s"));
         self.empty_redis();
-        let (steady, words) = (&self.load.steady, format!("-rate={rate}"));
+        let (steady, per_second) = (&self.load.steady, rate.to_string());
         let count = rate * steady.lasts.as_secs() as usize;
         let job = Job {
             count,
             at: |number| steady.delay.of(number),
-            options: &[&words, "steady"],
+            options: &["--rate", &per_second, "steady"],
         };
-        let mut asynq = Asynq::start(program, self.redis, &self.load.message, &job);
-        let start = self.meter.read(asynq.cpu());
-        let outcome = asynq.run();
-        let usage = start.until(self.meter.read(asynq.cpu()));
-        let row = Row::service(
-            System::Asynq,
-            Stage::Steady(rate),
-            &usage,
-            outcome.verdict(count),
-        );
+        let mut running = self.start(program, &job);
+        let start = self.meter.read(running.cpu());
+        let outcome = running.run();
+        let usage = start.until(self.meter.read(running.cpu()));
+        let (stage, verdict) = (Stage::Steady(rate), outcome.verdict(count));
         Row {
             broker_cpu_us: None,
             lateness_ms: Lateness::of(outcome.lateness()),
-            ..row
+            ..Row::service(program.system, stage, &usage, verdict)
         }
+    }
+
+    fn start<F: Fn(usize) -> i64>(&self, program: &Program, job: &Job<'_, F>) -> Running {
+        Running::start(program, self.redis, &self.load.message, job)
     }
 }

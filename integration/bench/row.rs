@@ -20,8 +20,11 @@ pub(crate) enum System {
     Encrypted,
     /// The handwritten layout with one Redis entry per message.
     Layout,
-    /// A Go library for delayed tasks, with one Redis entry per message.
+    /// Libraries for delayed tasks, with one Redis entry per message, in Go, Java and JavaScript.
     Asynq,
+    Redisson,
+    #[serde(rename = "bullmq")]
+    BullMq,
     /// Systems on NATS: reading a stream, copying it with and without ids, Postdate, and the
     /// server's own schedules.
     NatsReading,
@@ -434,6 +437,8 @@ impl System {
             System::Encrypted => "encrypted",
             System::Layout => "per-message layout",
             System::Asynq => "asynq",
+            System::Redisson => "Redisson",
+            System::BullMq => "BullMQ",
             System::NatsReading => "NATS, reading",
             System::NatsCopyOnce => "NATS, copy with ids",
             System::NatsFloor => "NATS, the floor",

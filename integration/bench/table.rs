@@ -1,8 +1,8 @@
 //! Prints the result tables.
 
-use crate::compare::{Beside, Comparison, Figure, RIVALS, of_the_floor};
+use crate::compare::{Comparison, Figure, RIVALS, of_the_floor};
 use crate::held::Held;
-use crate::row::{Idle, Process, Row};
+use crate::row::{Idle, Process, Row, System};
 
 /// Prints the rows and their ratios to the baseline. Each ratio uses the figures of one run.
 pub(crate) fn print(rows: &[Row], runs: &[Vec<Row>]) {
@@ -92,15 +92,17 @@ pub(crate) fn print_idle(rows: &[Row]) {
 
 /// Prints the figures of the rivals and their ratios to Postdate.
 pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
-    let head = [
-        "beside one Redis entry per message",
-        "Postdate",
-        "per-message layout",
-        "times",
-        "asynq",
-        "times",
-    ];
-    let mut lines = vec![head.map(str::to_owned), head.map(|_| "---".to_owned())];
+    const COLUMNS: usize = 2 + 2 * RIVALS.len();
+    let cells = |what: String, postdate: String, beside: &dyn Fn(System) -> [String; 2]| {
+        let rivals = RIVALS.into_iter().flat_map(beside);
+        let cells: Vec<String> = [what, postdate].into_iter().chain(rivals).collect();
+        <[String; COLUMNS]>::try_from(cells).expect("two columns for each rival")
+    };
+    let what = "beside one Redis entry per message".to_owned();
+    let head = cells(what, "Postdate".to_owned(), &|rival| {
+        [rival.name().to_owned(), "times".to_owned()]
+    });
+    let mut lines = vec![head, std::array::from_fn(|_| "---".to_owned())];
     for Comparison {
         what,
         postdate,
@@ -108,18 +110,14 @@ pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
     } in comparisons
     {
         let digits = if *postdate < 100.0 { 2 } else { 0 };
-        let [layout, asynq] =
-            RIVALS.map(|system| rivals.iter().find(|beside| beside.system == system));
-        let value = |beside: Option<&Beside>| number(beside.map(|beside| beside.value), digits);
-        let times = |beside: Option<&Beside>| number(beside.map(|beside| beside.times), 2);
-        lines.push([
-            what.clone(),
-            number(Some(*postdate), digits),
-            value(layout),
-            times(layout),
-            value(asynq),
-            times(asynq),
-        ]);
+        let beside = |rival| {
+            let found = rivals.iter().find(|beside| beside.system == rival);
+            [
+                number(found.map(|beside| beside.value), digits),
+                number(found.map(|beside| beside.times), 2),
+            ]
+        };
+        lines.push(cells(what.clone(), number(Some(*postdate), digits), &beside));
     }
     if lines.len() > 2 {
         print_aligned(&lines);

@@ -166,6 +166,8 @@ impl System {
             System::Embedded => "embedded",
             System::Layout => "layout",
             System::Asynq => "asynq",
+            System::Redisson => "redisson",
+            System::BullMq => "bullmq",
             System::NatsReading | System::NatsCopyOnce => "plain",
             System::NatsFloor => "floor",
             System::Nats => "nats",

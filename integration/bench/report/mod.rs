@@ -178,11 +178,19 @@ come from the host first. So each measurement at full speed first allocates a gi
 - per-message layout: a scheduler as one would write it on Redis: one sorted-set member and one hash field for each message, a queue for
   each partition. It writes pipelines of 500, and asks for 500 due messages every 5 ms. It has no Kafka, leases, retries or cancels, and two
   processes would deliver a message twice. Its processor time includes the load and is not shown.
-- asynq: a Go library, in a process of its own, with the same messages (at most 100000 in the first two stages). It has 64 workers and 64
-  requests in flight. It asks for due messages every 100 ms (its default: 5 s) and for work every 5 ms (its default: 1 s). Its handler drops the
-  message, so it has no Kafka. It counts whole seconds, so due times are rounded up.
-- per-message layout and asynq use the same Redis in the same run. Their lateness ends at the handler, that of Postdate at the broker. A rate that
-  one of them cannot reach is left out.
+- asynq, Redisson, BullMQ: libraries in Go, Java and Node.js, each in a process of its own, with the same messages (at most 100000 in the first
+  two stages). Their handler checks the message and drops it, so they have no Kafka. The time of the process includes the load.
+- asynq: 64 workers and 64 requests in flight. It has no bulk request. It asks for due messages every 100 ms (its default: 5 s) and for work every
+  5 ms (its default: 1 s). It counts whole seconds, so due times are rounded up.
+- Redisson: 4 queues (`RDelayedQueue`) and the default pool of 64 connections, with 256 requests in flight, because its batches (`RBatch`) have no delayed
+  queues. Each queue has two workers. They wait in a blocking request, and then take up to 500 messages in the next one. A message is bytes
+  without a codec. Redisson moves 100 due messages at once, and searches a list for each one. It has no acknowledgements, and its delayed
+  queue is deprecated for one of the commercial edition.
+- BullMQ: bulks of 500 (`addBulk`), two in flight. Two threads with a worker each take jobs, 64 at once. Completed jobs are removed. The payload is
+  part of the job's JSON.
+- Before their measurements, Redisson and BullMQ move 20000 messages through another queue, because Java and Node.js compile code while it runs.
+- per-message layout, asynq, Redisson and BullMQ use the same Redis in the same run. Their lateness ends at the handler, that of Postdate at the
+  broker. A rate that one of them cannot reach is left out.
 - NATS (only `STAGES=nats`): from stream to stream of one server, with files on the disk and the same messages. *reading*: one consumer
   of the whole stream, without acknowledgements. *copy*: each message is also published and confirmed, with 8000 in flight. Postdate's own
   messages have a `Nats-Msg-Id`; the copy *each with an id* has one, too. Ingress is compared with reading, everything else with the copy.

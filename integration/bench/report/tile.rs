@@ -14,8 +14,8 @@ pub(super) fn tiles(results: &Results) -> String {
         floor(Stage::Drain, "the rate of a plain copy, out of the store"),
     ];
     let [bytes, cpu] = [
-        "bytes of Redis, a waiting message",
-        "Redis CPU us a message, in and out",
+        "bytes of Redis per waiting message",
+        "Redis CPU us per message, in and out",
     ]
     .map(|what| {
         let found = results
