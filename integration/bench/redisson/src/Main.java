@@ -4,7 +4,7 @@ import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.IntStream;
+import org.redisson.api.RedissonClient;
 
 /**
  * Keeps messages in Redis until they are due, with the Java library Redisson.
@@ -23,43 +23,44 @@ public final class Main {
             boolean isFlag = words[at].equals("--absolute");
             options.put(words[at], isFlag ? "" : words[++at]);
         }
-        String redis = options.get("--redis");
         List<Message> messages = Message.read(Path.of(options.get("--messages")));
-        int rate = Integer.parseInt(options.getOrDefault("--rate", "0"));
-        warmUp(redis, messages);
-        try (BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
-                Queues queues = new Queues(redis, "delayed")) {
-            System.out.println("ready");
-            if (commands.readLine() != null) {
-                System.out.println(run(mode, queues, messages, rate, options.containsKey("--absolute")));
-                commands.readLine();
-            }
+        Load load = new Load(messages, Integer.parseInt(options.getOrDefault("--rate", "0")),
+                options.containsKey("--absolute"));
+        RedissonClient redisson = Queues.connect(options.get("--redis"));
+        run(redisson, "warm-up", "steady", warmUp(messages));
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready");
+        if (commands.readLine() != null) {
+            System.out.println(run(redisson, "delayed", mode, load));
+            commands.readLine();
         }
+        redisson.shutdown();
     }
 
-    private static String run(String mode, Queues queues, List<Message> messages, int rate, boolean isAbsolute)
-            throws Exception {
+    /** Returns the outcome that the bench reads, as JSON. */
+    private static String run(RedissonClient redisson, String name, String mode, Load load) throws Exception {
         long begun = System.currentTimeMillis();
-        long[] due = messages.stream().mapToLong(Message::at).toArray();
-        if (mode.equals("store")) {
-            queues.store(messages, due, rate, isAbsolute);
-            return "{\"seconds\":%s}".formatted((System.currentTimeMillis() - begun) / 1e3);
+        long[] due = load.messages().stream().mapToLong(Message::at).toArray();
+        try (Queues queues = new Queues(redisson, name)) {
+            if (mode.equals("store")) {
+                queues.store(load, due);
+                return "{\"seconds\":%s}".formatted((System.currentTimeMillis() - begun) / 1e3);
+            }
+            Ledger ledger = new Ledger(load.messages());
+            queues.take(ledger);
+            if (mode.equals("steady")) {
+                queues.store(load, due);
+            }
+            ledger.await();
+            return ledger.judge(due, begun);
         }
-        Ledger ledger = new Ledger(messages);
-        queues.take(ledger);
-        if (mode.equals("steady")) {
-            queues.store(messages, due, rate, isAbsolute);
-        }
-        ledger.await();
-        return ledger.judge(due, begun);
     }
 
-    private static void warmUp(String redis, List<Message> messages) throws Exception {
-        List<Message> some = IntStream.range(0, Math.min(WARM_UP, messages.size()))
-                .mapToObj(number -> new Message(0, messages.get(number).value()))
+    private static Load warmUp(List<Message> messages) {
+        List<Message> some = messages.stream()
+                .limit(WARM_UP)
+                .map(message -> new Message(0, message.value()))
                 .toList();
-        try (Queues queues = new Queues(redis, "warm-up")) {
-            run("steady", queues, some, 0, false);
-        }
+        return new Load(some, 0, false);
     }
 }

@@ -13,24 +13,32 @@ import org.redisson.config.Config;
 /** Schedules messages with delayed queues of Redisson, and receives the due ones. */
 final class Queues implements AutoCloseable {
     /** As many as the default workload has partitions. A transfer searches the whole list of its queue. */
-    private static final int QUEUES = Integer.getInteger("q", 4);
+    private static final int QUEUES = 4;
     /** Requests in flight. Redisson has no bulk request for delayed messages, so they determine the speed. */
-    private static final int IN_FLIGHT = Integer.getInteger("f", 256);
-    private static final int WORKERS = Integer.getInteger("w", 2 * QUEUES);
+    private static final int IN_FLIGHT = 256;
+    private static final int WORKERS = 2 * QUEUES;
     /** Messages that a worker takes in one request, after the first one. */
     private static final int BATCH = 500;
 
-    private final RedissonClient redisson;
+    /** Milliseconds. The default of 3 s ends the program on a busy machine. */
+    private static final int TIMEOUT = 30_000;
+
     private final List<RBlockingQueue<byte[]>> due = new ArrayList<>();
     private final List<RDelayedQueue<byte[]>> delayed = new ArrayList<>();
     private final List<Thread> workers = new ArrayList<>();
-    private volatile boolean isClosed;
 
-    Queues(String redis, String name) {
+    static RedissonClient connect(String redis) {
         Config config = new Config();
         config.setCodec(ByteArrayCodec.INSTANCE);
-        config.useSingleServer().setAddress("redis://" + redis).setConnectionPoolSize(Integer.getInteger("p", 64));
-        redisson = Redisson.create(config);
+        config.useSingleServer()
+                .setAddress("redis://" + redis)
+                .setTimeout(TIMEOUT)
+                .setSubscriptionTimeout(TIMEOUT);
+        return Redisson.create(config);
+    }
+
+    /** Opens the queues. As long as they are open, Redisson transfers messages that are due. */
+    Queues(RedissonClient redisson, String name) {
         for (int queue = 0; queue < QUEUES; queue++) {
             due.add(redisson.getBlockingQueue(name + queue));
             delayed.add(redisson.getDelayedQueue(due.get(queue)));
@@ -40,18 +48,18 @@ final class Queues implements AutoCloseable {
     /**
      * Schedules all messages, at full speed or at the given rate. It records when each one is due.
      */
-    void store(List<Message> messages, long[] dues, int rate, boolean isAbsolute) throws Exception {
+    void store(Load load, long[] dues) throws Exception {
         Semaphore free = new Semaphore(IN_FLIGHT);
         AtomicReference<Throwable> failure = new AtomicReference<>();
         long begun = System.currentTimeMillis();
-        for (int number = 0; number < messages.size(); number++) {
-            while (rate > 0 && number >= (System.currentTimeMillis() - begun) * rate / 1_000) {
+        for (int number = 0; number < load.messages().size(); number++) {
+            while (load.rate() > 0 && number >= (System.currentTimeMillis() - begun) * load.rate() / 1_000) {
                 Thread.sleep(1);
             }
             free.acquire();
-            Message message = messages.get(number);
+            Message message = load.messages().get(number);
             long now = System.currentTimeMillis();
-            dues[number] = isAbsolute ? message.at() : now + message.at();
+            dues[number] = load.isAbsolute() ? message.at() : now + message.at();
             delayed.get(number % QUEUES)
                     .offerAsync(message.value(), Math.max(0, dues[number] - now), TimeUnit.MILLISECONDS)
                     .whenComplete((nothing, error) -> {
@@ -76,26 +84,24 @@ final class Queues implements AutoCloseable {
         workers.forEach(Thread::start);
     }
 
-    private void work(RBlockingQueue<byte[]> queue, Ledger ledger) {
+    private static void work(RBlockingQueue<byte[]> queue, Ledger ledger) {
         try {
-            while (!isClosed) {
-                byte[] first = queue.poll(1, TimeUnit.SECONDS);
-                if (first != null) {
-                    ledger.note(first);
-                    queue.poll(BATCH).forEach(ledger::note);
-                }
+            while (true) {
+                ledger.note(queue.take());
+                queue.poll(BATCH).forEach(ledger::note);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
     }
 
+    /** Call it while no message arrives: an interrupted worker may lose one. */
     @Override
     public void close() throws InterruptedException {
-        isClosed = true;
         for (Thread worker : workers) {
+            worker.interrupt();
             worker.join();
         }
-        redisson.shutdown();
+        delayed.forEach(RDelayedQueue::destroy);
     }
 }

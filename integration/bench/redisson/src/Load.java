@@ -1,0 +1,10 @@
+import java.util.List;
+
+/**
+ * What is to be scheduled.
+ *
+ * @param rate messages a second, or 0 for full speed
+ * @param isAbsolute each message has a due time, not a delay
+ */
+record Load(List<Message> messages, int rate, boolean isAbsolute) {
+}
