@@ -31,9 +31,8 @@ pub(crate) struct Job<'a, F> {
     pub(crate) options: &'a [&'a str],
 }
 
-/// The outcome as a program reports it. After a run that only stores it has nothing but the time.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+/// The outcome as a program reports it.
+#[derive(Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) seconds: f64,
     lost: usize,

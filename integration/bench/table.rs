@@ -110,14 +110,18 @@ pub(crate) fn print_comparisons(comparisons: &[Comparison]) {
     } in comparisons
     {
         let digits = if *postdate < 100.0 { 2 } else { 0 };
-        let beside = |rival| {
+        let beside = |rival: System| {
             let found = rivals.iter().find(|beside| beside.system == rival);
             [
                 number(found.map(|beside| beside.value), digits),
                 number(found.map(|beside| beside.times), 2),
             ]
         };
-        lines.push(cells(what.clone(), number(Some(*postdate), digits), &beside));
+        lines.push(cells(
+            what.clone(),
+            number(Some(*postdate), digits),
+            &beside,
+        ));
     }
     if lines.len() > 2 {
         print_aligned(&lines);

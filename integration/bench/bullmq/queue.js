@@ -7,11 +7,11 @@ import { Queue } from 'bullmq'
 import { data } from './message.js'
 
 // Jobs of one bulk, and bulks in flight.
-const batch = +(process.env.B ?? 500)
-const inFlight = +(process.env.F ?? 2)
+const batch = 500
+const inFlight = 2
 
 // Threads that take jobs. Node.js runs a program in one thread, and BullMQ recommends several workers.
-const threads = +(process.env.T ?? 2)
+const threads = 2
 
 // Schedules all messages, at full speed or at the given rate. It records when each one is due.
 export async function store(connection, name, messages, due, { rate, absolute }) {

@@ -6,7 +6,7 @@ import { Ledger } from './ledger.js'
 import { readMessages } from './message.js'
 
 // Jobs at once. Each one needs a round trip.
-const concurrency = +(process.env.C ?? 64)
+const concurrency = 64
 
 const { connection, file } = workerData
 const messages = readMessages(file)
