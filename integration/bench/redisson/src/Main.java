@@ -27,14 +27,17 @@ public final class Main {
         Load load = new Load(messages, Integer.parseInt(options.getOrDefault("--rate", "0")),
                 options.containsKey("--absolute"));
         RedissonClient redisson = Queues.connect(options.get("--redis"));
-        run(redisson, "warm-up", "steady", warmUp(messages));
-        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
-        System.out.println("ready");
-        if (commands.readLine() != null) {
-            System.out.println(run(redisson, "delayed", mode, load));
-            commands.readLine();
+        try {
+            run(redisson, "warm-up", "steady", warmUp(messages));
+            BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+            System.out.println("ready");
+            if (commands.readLine() != null) {
+                System.out.println(run(redisson, "delayed", mode, load));
+                commands.readLine();
+            }
+        } finally {
+            redisson.shutdown();
         }
-        redisson.shutdown();
     }
 
     /** Returns the outcome that the bench reads, as JSON. */
