@@ -95,7 +95,7 @@ impl Program {
     }
 }
 
-/// What a build printed, and the command that starts the program.
+/// The output of a build, and the command that starts the program.
 type Built = std::io::Result<(Output, Vec<OsString>)>;
 
 fn with_go(source: &Path, into: &Path) -> Built {

@@ -1,7 +1,7 @@
 import java.util.List;
 
 /**
- * What is to be scheduled.
+ * The messages to schedule.
  *
  * @param rate messages a second, or 0 for full speed
  * @param isAbsolute each message has a due time, not a delay
