@@ -7,6 +7,9 @@
 //!
 //! Records are passed only between two due times: otherwise an update could deliver one
 //! due time by the old definition and by the new one, and the pair could not tell it.
+//!
+//! A fire is the exception. No other record has it, so it may be due before the cursor at which W passes its
+//! record. Then it is late: W moves over the record with it, and later records wait until it was taken.
 
 use crate::limit::MISSED_AFTER;
 use crate::model::{Cursor, Definition, Occurrence, Offset, Progress, Timestamp, Watermark};
@@ -111,14 +114,23 @@ impl<T> Occurrences<T> {
 
     /// The least due time of an occurrence that was not taken.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
-        self.next.first().map(|place| place.due)
+        self.next_place().map(|place| place.due)
     }
 
-    /// W passes the records below `to`. All occurrences up to the due time of the cursor were
-    /// taken, and the cursor is at the end of that due time.
+    pub(crate) fn next_place(&self) -> Option<Cursor> {
+        self.next.first().copied()
+    }
+
+    /// W passes the records below `to`, at most up to the first one with a late fire. All occurrences up to the due time
+    /// of the cursor were taken, and the cursor is at the end of that due time.
     pub(crate) fn pass(&mut self, cursor: Cursor, to: Watermark) {
         while let Some(record) = self.waiting.pop_front_if(|record| to.covers(record.offset)) {
+            let next = Watermark(record.offset.next().0);
             self.apply(record, cursor);
+            if self.next_place().is_some_and(|place| place <= cursor) {
+                self.passed = self.passed.max(next);
+                return;
+            }
         }
         self.passed = self.passed.max(to);
     }
@@ -131,9 +143,18 @@ impl<T> Occurrences<T> {
             definition,
         } = record;
         self.end_all(&schedule, timestamp);
-        if let Some((definition, template)) = definition.filter(|(defined, _)| !defined.is_paused)
-            && let Some(next) = first_after(&definition, after, offset)
-        {
+        let Some((mut definition, template)) = definition else {
+            return;
+        };
+        if definition.is_paused {
+            definition.recurrence.keep_fire_only();
+        }
+        let was_passed = self.start.watermark.covers(offset);
+        let first = match was_passed {
+            true => first_after(&definition, after, offset),
+            false => first_when_passed(&mut definition, after),
+        };
+        if let Some(next) = first {
             self.next.insert(Cursor::new(next.due, offset));
             let serving = Serving {
                 schedule: schedule.clone(),
@@ -229,6 +250,18 @@ impl<T> Occurrences<T> {
             }
         }
     }
+}
+
+/// The first occurrence of a definition that W passes at the end of a due time. Only its fire may be due before.
+fn first_when_passed(definition: &mut Definition, after: Cursor) -> Option<Occurrence> {
+    let recurrence = &mut definition.recurrence;
+    recurrence.begin_after(after.due);
+    // A new shard must not deliver the fires of all times.
+    let tolerance = match fault!(SkipLateFire) {
+        true => Duration::ZERO,
+        false => MISSED_AFTER,
+    };
+    recurrence.next_after(after.due.minus(tolerance))
 }
 
 /// The first occurrence of a definition whose place is after the cursor.

@@ -99,28 +99,44 @@ impl<T> RecurringShard<T> {
         self.pass_read(schedule);
         let passed = self.occurrences.passed();
         let taken = schedule.taken().cursor;
-        if schedule.has_late_below(passed) {
-            // W moves over them. It has passed all definitions up to `passed` before the cursor moves.
-            return schedule.take_within(Progress::new(taken, passed), until, limit);
+        let mut has_late = schedule.has_late_below(passed);
+        let next = self.occurrences.next_place();
+        if next.is_some_and(|fire| fire <= taken) && !fault!(MoveOverLateFire) {
+            has_late |= self.expand(taken.due, now, &mut collector);
         }
-        if self.is_taken(taken) {
+        if !has_late && self.is_taken(taken) {
             // An occurrence of the cursor's due time is left only if W could not pass records. Then the
             // later ones wait until it has.
-            let is_inside = self.is_inside_due_time(taken);
+            let is_inside = self.has_due_time_left(taken);
             let bound = if is_inside { taken.due } else { until };
-            let last_added = &mut self.last_added;
-            let add = |occurrence: DueOccurrence<'_, T>| {
-                *last_added = occurrence.place;
-                collector.add(occurrence);
-                !collector.is_full()
-            };
-            let most = OCCURRENCES_EXPANDED_MAX;
-            self.expanded_to = self.occurrences.take(bound, now, most, add);
-            if let Some(run) = collector.finish() {
-                schedule.add_run(Rc::new(run));
-            }
+            self.expand(bound, now, &mut collector);
         }
-        schedule.take_within(Progress::new(self.expanded_to, passed), until, limit)
+        if let Some(run) = collector.finish() {
+            schedule.add_run(Rc::new(run));
+        }
+        // W moves over late messages. It has passed all definitions up to `passed` before the cursor moves.
+        let bound = if has_late { taken } else { self.expanded_to };
+        schedule.take_within(Progress::new(bound, passed), until, limit)
+    }
+
+    /// Collects the occurrences that are due at `until`. Returns whether there is one.
+    fn expand(
+        &mut self,
+        until: Timestamp,
+        now: Timestamp,
+        collector: &mut impl CollectOccurrences<T>,
+    ) -> bool {
+        let mut is_any = false;
+        let last_added = &mut self.last_added;
+        let add = |occurrence: DueOccurrence<'_, T>| {
+            is_any = true;
+            *last_added = occurrence.place;
+            collector.add(occurrence);
+            !collector.is_full()
+        };
+        let most = OCCURRENCES_EXPANDED_MAX;
+        self.expanded_to = self.occurrences.take(until, now, most, add);
+        is_any
     }
 
     /// Returns whether every occurrence in the schedule was taken.
@@ -128,9 +144,11 @@ impl<T> RecurringShard<T> {
         self.last_added <= taken
     }
 
-    /// Returns whether an occurrence of the cursor's due time was not computed yet.
-    fn is_inside_due_time(&self, taken: Cursor) -> bool {
-        self.occurrences.next_due() == Some(taken.due)
+    /// Returns whether an occurrence of the cursor's due time, or a late fire, was not computed yet.
+    fn has_due_time_left(&self, taken: Cursor) -> bool {
+        self.occurrences
+            .next_due()
+            .is_some_and(|due| due <= taken.due)
     }
 
     /// Lets W pass the records that were read, if no occurrence of the cursor's due time is left.
@@ -144,7 +162,7 @@ impl<T> RecurringShard<T> {
         // A route that was not always recurring has messages, too.
         let next_message = schedule.next_fresh();
         let has_more = !self.is_taken(taken)
-            || self.is_inside_due_time(taken)
+            || self.has_due_time_left(taken)
             || next_message.is_some_and(|place| place.due <= taken.due);
         let to = schedule.seen().min(self.occurrences.read_to());
         if to <= self.occurrences.passed()

@@ -2,9 +2,11 @@
 //! that of the service; the log, the reader and the store are a model.
 
 use super::*;
+use crate::limit::MISSED_AFTER;
 use crate::model::header::push_header;
 use crate::model::{Headers, ParsedDefinition, Record, parse_definition};
 use crate::testing::fault_injection::{self, InjectedFault};
+use proptest::bool::weighted;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
@@ -28,6 +30,9 @@ struct LogRecord {
     id: u8,
     timestamp: i64,
     interval: Option<i64>,
+    is_paused: bool,
+    /// It has one more occurrence, at its own timestamp.
+    fires: bool,
 }
 
 impl LogRecord {
@@ -37,6 +42,8 @@ impl LogRecord {
         for (name, value) in [
             ("postdate-every", format!("{}s", self.interval.unwrap_or(1))),
             ("postdate-missed", "all".to_owned()),
+            ("postdate-paused", self.is_paused.to_string()),
+            ("postdate-fire", self.fires.to_string()),
         ] {
             push_header(&mut block, name.as_bytes(), Some(value.as_bytes()));
         }
@@ -82,6 +89,8 @@ enum Step {
         id: u8,
         age: i64,
         interval: Option<i64>,
+        is_paused: bool,
+        fires: bool,
     },
     /// The ingress stores W after this many records more.
     Store(u64),
@@ -135,6 +144,8 @@ struct World {
     /// Records that vanished before they had served.
     lost: BTreeSet<u64>,
     delivered: BTreeMap<(u8, i64), u32>,
+    /// The deliveries of the fire of each record.
+    fired: BTreeMap<u64, u32>,
 }
 
 impl World {
@@ -152,6 +163,7 @@ impl World {
             effective: BTreeMap::new(),
             lost: BTreeSet::new(),
             delivered: BTreeMap::new(),
+            fired: BTreeMap::new(),
         }
     }
 
@@ -169,11 +181,19 @@ impl World {
 
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Produce { id, age, interval } => {
+            Step::Produce {
+                id,
+                age,
+                interval,
+                is_paused,
+                fires,
+            } => {
                 let record = LogRecord {
                     id,
                     timestamp: self.now - age,
                     interval,
+                    is_paused,
+                    fires,
                 };
                 self.log.insert(self.log_end, record);
                 self.history.insert(self.log_end, record);
@@ -279,7 +299,7 @@ impl World {
         let Some(taken) = recurring.take(schedule, now, now, limit, Collected::default()) else {
             return false;
         };
-        assert!(taken.claim.includes(before) && taken.late_count == 0);
+        assert!(taken.claim.includes(before) && taken.late_count <= 1);
         let mut sent_places = taken.messages.iter().take(sent);
         let Some((run, index)) = sent_places.next_back() else {
             return true;
@@ -297,7 +317,15 @@ impl World {
         for (run, index) in taken.messages.into_iter().take(sent) {
             let Cursor { due, offset } = run[index as usize];
             let record = self.history[&offset.0];
-            *self.delivered.entry((record.id, second(due))).or_default() += 1;
+            if record.fires && record.timestamp == second(due) {
+                *self.fired.entry(offset.0).or_default() += 1;
+                if due <= before.cursor.due {
+                    continue;
+                }
+            } else {
+                assert!(!record.is_paused, "schedule {} is paused", record.id);
+                *self.delivered.entry((record.id, second(due))).or_default() += 1;
+            }
             // A record that was stored in the middle of a due time comes too late for it. The same is true
             // for occurrences that were computed before.
             let is_inside = due == before.cursor.due;
@@ -332,6 +360,9 @@ impl World {
         for ((id, due), times) in &self.delivered {
             assert_eq!(*times, 1, "schedule {id} at {due}");
         }
+        for (offset, times) in &self.fired {
+            assert_eq!(*times, 1, "fire of offset {offset}");
+        }
     }
 
     fn expect_no_loss(&self) {
@@ -340,6 +371,17 @@ impl World {
             let Some(interval) = record.interval.filter(|_| !self.lost.contains(offset)) else {
                 continue;
             };
+            let is_recent = record.timestamp > from - MISSED_AFTER.as_secs() as i64;
+            if record.fires && is_recent {
+                let is_over = self.is_over_before_its_fire(*offset, *from);
+                assert!(
+                    is_over || self.fired.contains_key(offset),
+                    "the fire of offset {offset} is missing"
+                );
+            }
+            if record.is_paused {
+                continue;
+            }
             let later = self.effective.range(offset + 1..);
             let later = later.filter(|(later, _)| self.history[later].id == record.id);
             let ends = later.map(|(later, from)| self.history[later].timestamp.max(*from));
@@ -354,12 +396,25 @@ impl World {
             }
         }
     }
+
+    /// Returns whether W passed a later record of the schedule before the fire was due.
+    fn is_over_before_its_fire(&self, offset: u64, from: i64) -> bool {
+        let record = self.history[&offset];
+        let mut later = self.effective.range(offset + 1..);
+        record.timestamp > from
+            && later.any(|(later, passed_at)| {
+                let next = self.history[later];
+                next.id == record.id && next.timestamp.max(*passed_at) < record.timestamp
+            })
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let interval = prop::option::weighted(0.8, 1i64..6);
     prop_oneof![
-        4 => (0u8..3, 0i64..12, interval).prop_map(|(id, age, interval)| Step::Produce { id, age, interval }),
+        4 => (0u8..3, 0i64..12, interval, weighted(0.1), weighted(0.3)).prop_map(
+            |(id, age, interval, is_paused, fires)| Step::Produce { id, age, interval, is_paused, fires }
+        ),
         4 => (1u64..4).prop_map(Step::Store),
         4 => Just(Step::See),
         4 => (1u64..6).prop_map(Step::Read),
@@ -433,6 +488,7 @@ fn every_broken_rule_is_caught() {
         InjectedFault::PassInsideDueTime,
         InjectedFault::TakeBeforeDefinitionsAreRead,
         InjectedFault::EndWhenRead,
+        InjectedFault::SkipLateFire,
     ];
     let counts = faults.map(|fault| (fault, caught(Some(fault))));
     assert!(counts.iter().all(|(_, count)| *count > 0), "{counts:?}");
@@ -457,6 +513,8 @@ fn cursor_after_an_update() -> Cursor {
         id: 0,
         timestamp: 90,
         interval: Some(100),
+        is_paused: false,
+        fires: false,
     };
     let update = LogRecord {
         timestamp: 95,
@@ -473,6 +531,45 @@ fn cursor_after_an_update() -> Cursor {
     timer.schedule.add_run(Rc::new(vec![dead_letter]));
     timer.schedule.advance_seen(Watermark(3));
     take(&mut timer).claim.cursor
+}
+
+/// The number of deliveries of a fire that is behind the cursor, beside a dead letter. The owner commits the claim
+/// of the dead letter, and a new one continues.
+fn deliveries_of_a_late_fire() -> usize {
+    let start = Progress::new(Cursor::new(at(100), Offset::MAX), Watermark(0));
+    let fire = LogRecord {
+        id: 0,
+        timestamp: 90,
+        interval: Some(1_000),
+        is_paused: true,
+        fires: true,
+    };
+    let take = |start| {
+        let mut timer = World::timer(start, 2);
+        timer.recurring.add(fire.parse(1));
+        timer.recurring.on_read_to(Watermark(2));
+        let dead_letter = Cursor::new(Timestamp::AT_ONCE, Offset(0));
+        timer.schedule.add_run(Rc::new(vec![dead_letter]));
+        let Timer {
+            schedule,
+            recurring,
+            ..
+        } = &mut timer;
+        recurring.take(schedule, at(110), at(110), 10, Collected::default())
+    };
+    let is_fire = |(run, index): &(Rc<Vec<Cursor>>, u32)| run[*index as usize].due == at(90);
+    let first = take(start).expect("the dead letter is due");
+    let second = take(first.claim).into_iter().flat_map(|it| it.messages);
+    let all = first.messages.iter().cloned().chain(second);
+    all.filter(is_fire).count()
+}
+
+#[test]
+fn w_never_moves_over_a_late_fire_that_was_not_taken() {
+    assert_eq!(deliveries_of_a_late_fire(), 1);
+    let faults = [InjectedFault::MoveOverLateFire];
+    let deliveries = fault_injection::with(faults, deliveries_of_a_late_fire);
+    assert_eq!(deliveries, 0, "the fault is caught");
 }
 
 #[test]

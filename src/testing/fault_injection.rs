@@ -178,6 +178,10 @@ pub(crate) enum InjectedFault {
     TakeBeforeDefinitionsAreRead,
     /// A definition ends as soon as the next one is read, and not when W passes that.
     EndWhenRead,
+    /// A fire that is due before the cursor at which W passes its record is left out.
+    SkipLateFire,
+    /// W may move over the record of a late fire that was not taken.
+    MoveOverLateFire,
     /// The start of a new shard of a recurring route is not claimed.
     KeepStartInMemory,
     /// A committed pair has the watermark of a claim of which nothing was sent.

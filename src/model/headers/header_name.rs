@@ -80,10 +80,11 @@ pub(crate) enum ScheduleHeader {
     MissedWithin,
     Spread,
     Paused,
+    Fire,
 }
 
 impl ScheduleHeader {
-    pub(in crate::model) const ALL: [Self; 10] = [
+    pub(in crate::model) const ALL: [Self; 11] = [
         Self::Cron,
         Self::Every,
         Self::Zone,
@@ -94,6 +95,7 @@ impl ScheduleHeader {
         Self::MissedWithin,
         Self::Spread,
         Self::Paused,
+        Self::Fire,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -108,10 +110,11 @@ impl ScheduleHeader {
             Self::MissedWithin => "postdate-missed-within",
             Self::Spread => "postdate-spread",
             Self::Paused => "postdate-paused",
+            Self::Fire => "postdate-fire",
         }
     }
 
-    pub(in crate::model) fn from_name(name: &[u8]) -> Option<Self> {
+    pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|header| header.name().as_bytes() == name)

@@ -12,6 +12,7 @@
 //! | `postdate-missed-within` | in the format of `postdate-after` | no bound |
 //! | `postdate-spread` | in the format of `postdate-after`, at most the shortest interval | 0 |
 //! | `postdate-paused` | `true` or `false` | `false` |
+//! | `postdate-fire` | `true` or `false`: one more occurrence, at the timestamp of the record | `false` |
 //!
 //! The key of the record is the id of the schedule. A record without payload ends the schedule. So
 //! does a record that is rejected: the log may soon have no earlier record of the key.
@@ -45,7 +46,7 @@ pub(crate) enum ParsedDefinition {
 pub(crate) struct Definition {
     pub(crate) recurrence: Recurrence,
     pub(crate) missed: Missed,
-    /// The schedule is kept and not delivered.
+    /// The schedule is kept, and only its `postdate-fire` is delivered.
     pub(crate) is_paused: bool,
     /// The target that the record names. It is checked at each delivery, because the rules of the
     /// route may change.
@@ -80,6 +81,7 @@ fn parse_headers(record: &Record<'_>, schedule: &str) -> Result<Definition, Reje
         from: headers.parse(ScheduleHeader::From, AT, parse_at)?,
         until: headers.parse(ScheduleHeader::Until, AT, parse_at)?,
         times: headers.parse(ScheduleHeader::Times, TIMES, parse_times)?,
+        fires: headers.flag(ScheduleHeader::Fire)?,
     };
     let missed = Missed {
         policy: headers
@@ -88,7 +90,7 @@ fn parse_headers(record: &Record<'_>, schedule: &str) -> Result<Definition, Reje
         within: headers.parse(ScheduleHeader::MissedWithin, DURATION, parse_duration)?,
     };
     let spread = headers.parse(ScheduleHeader::Spread, DURATION, parse_duration)?;
-    let is_paused = headers.parse(ScheduleHeader::Paused, PAUSED, |text| text.parse().ok())?;
+    let is_paused = headers.flag(ScheduleHeader::Paused)?;
     let timing = headers.timing(bounds.from)?;
     let recurrence = Recurrence::new(
         schedule.as_bytes(),
@@ -99,7 +101,7 @@ fn parse_headers(record: &Record<'_>, schedule: &str) -> Result<Definition, Reje
     Ok(Definition {
         recurrence: recurrence.map_err(|error| headers.rejection(error))?,
         missed,
-        is_paused: is_paused.unwrap_or_default(),
+        is_paused,
         target: headers.target()?.map(Box::from),
     })
 }
@@ -107,7 +109,7 @@ fn parse_headers(record: &Record<'_>, schedule: &str) -> Result<Definition, Reje
 const AT: &str = "epoch milliseconds, or RFC 3339 with an offset such as 2027-01-31T09:00:00Z";
 const DURATION: &str = "milliseconds, or units such as 1h30m";
 const MISSED: &str = "latest, skip or all";
-const PAUSED: &str = "true or false";
+const FLAG: &str = "true or false";
 const TIMES: &str = "a number from 1 to 10000";
 
 /// The headers of a definition that Postdate knows.
@@ -158,6 +160,11 @@ impl<'a> ScheduleHeaders<'a> {
         };
         let invalid = || invalid(header, text, expected);
         parse(text).map(Some).ok_or_else(invalid)
+    }
+
+    fn flag(&self, header: ScheduleHeader) -> Result<bool, Rejection> {
+        let value = self.parse(header, FLAG, |text| text.parse().ok())?;
+        Ok(value.unwrap_or_default())
     }
 
     fn timing(&self, from: Option<Timestamp>) -> Result<Timing, Rejection> {
@@ -319,6 +326,27 @@ mod tests {
     }
 
     #[test]
+    fn a_fire_is_due_at_the_timestamp_of_its_record() {
+        let over = "postdate-until: 2027-01-30T00:00:00Z";
+        let every = ["postdate-every: 1h", "postdate-fire: true"];
+        let all = |lines: &[&str]| {
+            let recurrence = parse(lines).expect("definition").recurrence;
+            let first = recurrence.next_after(Timestamp::AT_ONCE).expect("a fire");
+            let second = recurrence.next_after(first.due);
+            (
+                first.due.to_rfc3339(),
+                second.map(|next| next.due.to_rfc3339()),
+            )
+        };
+        let defined = "2027-01-31T09:00:00Z".to_owned();
+        let second = Some("2027-01-31T10:00:00Z".to_owned());
+        assert_eq!(all(&every), (defined.clone(), second));
+        // A schedule that is over fires too.
+        assert_eq!(all(&[every[0], every[1], over]), (defined, None));
+        assert!(parse(&[every[0], over, "postdate-fire: false"]).is_err());
+    }
+
+    #[test]
     fn a_rejection_names_the_header() {
         let every = "postdate-every: 1h";
         let cron = "postdate-cron: 0 9 * * *";
@@ -359,6 +387,7 @@ mod tests {
                 "postdate-missed-within is",
             ),
             (&[every, "postdate-paused: yes"], "true or false"),
+            (&[every, "postdate-fire: now"], "true or false"),
             (&[every, "postdate-at: 5"], "postdate-at has no meaning"),
             (&[every, "postdate-id: 5"], "postdate-id has no meaning"),
         ];

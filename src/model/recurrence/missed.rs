@@ -94,6 +94,7 @@ mod tests {
             from: None,
             until: None,
             times: None,
+            fires: false,
         };
         Recurrence::new(b"id", timing, &bounds, Duration::ZERO).expect("recurrence")
     }
@@ -167,6 +168,7 @@ mod tests {
             from: None,
             until: Some(at(500_000)),
             times: None,
+            fires: false,
         };
         let recurrence =
             Recurrence::new(b"id", timing, &bounds, Duration::ZERO).expect("recurrence");

@@ -113,6 +113,8 @@ pub(crate) struct Bounds {
     pub(crate) until: Option<Timestamp>,
     /// The number of occurrences after `from`, or after `defined` without it.
     pub(crate) times: Option<u32>,
+    /// One more occurrence is due at `defined`. No bound and no number of times applies to it.
+    pub(crate) fires: bool,
 }
 
 /// One occurrence of a schedule.
@@ -141,6 +143,8 @@ pub(crate) struct Recurrence {
     last: Timestamp,
     /// From a planned time to its due time; shorter than the shortest interval.
     offset: Duration,
+    /// One more occurrence. It is due before all others.
+    fire: Option<Timestamp>,
 }
 
 impl Recurrence {
@@ -155,19 +159,22 @@ impl Recurrence {
         if spread > longest {
             return Err(RecurrenceError::SpreadTooLong { longest });
         }
+        let offset = place_in_spread(schedule, spread);
+        // An occurrence belongs to the definition if it is due after the record. So an update in the time of a
+        // spread leaves no planned time out.
+        let defined = bounds.defined.minus(offset);
         let before_from = bounds.from.map(|from| from.minus(MILLISECOND));
         let mut last = bounds.until.unwrap_or(Timestamp::MAX);
         if let Some(times) = bounds.times {
-            let start = before_from.unwrap_or(bounds.defined);
+            let start = before_from.unwrap_or(defined);
             last = last.min(nth_after(&timing, start, times)?);
         }
         let recurrence = Self {
             timing,
-            after: bounds
-                .defined
-                .max(before_from.unwrap_or(Timestamp::AT_ONCE)),
+            after: before_from.map_or(defined, |before_from| defined.max(before_from)),
             last,
-            offset: place_in_spread(schedule, spread),
+            offset,
+            fire: bounds.fires.then_some(bounds.defined),
         };
         match recurrence.next_after(Timestamp::AT_ONCE) {
             Some(_) => Ok(recurrence),
@@ -177,6 +184,12 @@ impl Recurrence {
 
     /// The first occurrence that is due after an instant.
     pub(crate) fn next_after(&self, after: Timestamp) -> Option<Occurrence> {
+        if let Some(fire) = self.fire.filter(|fire| *fire > after) {
+            return Some(Occurrence {
+                planned: fire,
+                due: fire,
+            });
+        }
         let after = after.minus(self.offset).max(self.after);
         let planned = self
             .timing
@@ -184,6 +197,22 @@ impl Recurrence {
             .filter(|planned| *planned <= self.last)?;
         let due = planned.plus(self.offset);
         Some(Occurrence { planned, due })
+    }
+
+    /// The first planned time, without the fire.
+    pub(crate) fn first_planned(&self) -> Option<Timestamp> {
+        let first = self.timing.next_after(self.after);
+        first.filter(|planned| *planned <= self.last)
+    }
+
+    /// Leaves out all occurrences up to `through`, except for the fire.
+    pub(crate) fn begin_after(&mut self, through: Timestamp) {
+        self.after = self.after.max(through.minus(self.offset));
+    }
+
+    /// Leaves out everything except for the fire.
+    pub(crate) fn keep_fire_only(&mut self) {
+        self.last = Timestamp::AT_ONCE;
     }
 
     pub(crate) fn timing(&self) -> &Timing {
@@ -201,7 +230,7 @@ impl Recurrence {
         let shown = zone.to_datetime(instant);
         Some(LocalTime {
             text: instant.to_zoned_datetime(zone.clone()).to_string(),
-            is_moved: expression.at_or_after(shown) != Some(shown),
+            is_moved: self.fire != Some(planned) && expression.at_or_after(shown) != Some(shown),
         })
     }
 
@@ -262,6 +291,7 @@ mod tests {
             from: None,
             until: None,
             times: None,
+            fires: false,
         }
     }
 
@@ -394,6 +424,45 @@ mod tests {
             (at(9 * HOUR)..at(17 * HOUR)).contains(&next.due),
             "{next:?}"
         );
+    }
+
+    #[test]
+    fn an_update_in_the_time_of_a_spread_leaves_no_planned_time_out() {
+        let recurrence = |defined| {
+            let timing = Timing::cron("0 9 * * *", "UTC").expect("cron");
+            let limits = Bounds {
+                times: Some(1),
+                ..bounds(defined)
+            };
+            Recurrence::new(b"id", timing, &limits, Duration::from_secs(3_600)).expect("spread")
+        };
+        let first = recurrence(0).next_after(at(0)).expect("occurrence");
+        assert!(first.due > first.planned, "{first:?}");
+        let before_due = first.due.as_millis() - 1;
+        let updated = recurrence(before_due).next_after(at(0));
+        assert_eq!(updated, Some(first));
+        let later = recurrence(before_due + 1).next_after(at(0));
+        assert!(later.is_some_and(|later| later.planned > first.due));
+    }
+
+    #[test]
+    fn a_fire_is_outside_of_all_bounds_and_is_never_moved() {
+        let limits = Bounds {
+            from: Some(at(28_000)),
+            times: Some(2),
+            fires: true,
+            ..bounds(15_000)
+        };
+        let mut fired = recurrence(every(7_000, 0), &limits);
+        assert_eq!(planned(&fired), [15_000, 28_000, 35_000]);
+        assert_eq!(fired.first_planned(), Some(at(28_000)));
+        fired.begin_after(at(28_000));
+        assert_eq!(planned(&fired), [15_000, 35_000]);
+        fired.keep_fire_only();
+        assert_eq!(planned(&fired), [15_000]);
+        let timing = Timing::cron("30 2 * * *", "UTC").expect("cron");
+        let cron = recurrence(timing, &limits);
+        assert!(!cron.local_time(at(15_000)).expect("a zone").is_moved);
     }
 
     #[test]

@@ -36,12 +36,23 @@ fn define_wrong(world: &World, schedule: usize) {
 
 /// Sends the definition of a schedule, or its end. Returns the timestamp.
 fn define(world: &World, schedule: usize, template: Option<&str>) -> Timestamp {
+    let plain = ("own", "header");
+    define_with(world, schedule, template, plain)
+}
+
+fn define_with(
+    world: &World,
+    schedule: usize,
+    template: Option<&str>,
+    header: (&str, &str),
+) -> Timestamp {
     let now = world.now();
     let key = schedule.to_string();
     let interval = interval_millis(schedule).to_string();
     let headers = [
         ("postdate-every", interval.as_str()),
         ("postdate-missed", "all"),
+        header,
     ];
     let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
     let partition = Partition::new(SOURCE, schedule as i32 % 2);
@@ -52,17 +63,27 @@ fn define(world: &World, schedule: usize, template: Option<&str>) -> Timestamp {
     now
 }
 
-async fn update(world: World, mut random: StdRng) {
+/// Returns the schedule and the time of each fire.
+async fn update(world: World, mut random: StdRng) -> Vec<(usize, i64)> {
     let end = tokio::time::Instant::now() + LENGTH;
+    let mut fires = Vec::new();
     while tokio::time::Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(random.random_range(500..6_000))).await;
         let schedule = random.random_range(0..SCHEDULES);
         world.note(format!("schedule {schedule} is updated"));
-        define(&world, schedule, Some("updated"));
+        // The time of a fire must not be one of the interval.
+        if random.random_bool(0.5) && world.now().as_millis() % 1_000 != 0 {
+            let fire = ("postdate-fire", "true");
+            let at = define_with(&world, schedule, Some("fired"), fire);
+            fires.push((schedule, at.as_millis()));
+        } else {
+            define(&world, schedule, Some("updated"));
+        }
         if random.random_bool(0.3) {
             define_wrong(&world, schedule);
         }
     }
+    fires
 }
 
 /// The schedules keep their intervals through all updates, so no planned time may be missing.
@@ -77,7 +98,7 @@ fn simulate(seed: u64, faults: Faults, is_exactly_once: bool) -> Outcome {
             .collect();
         let updates = tokio::task::spawn_local(update(world.clone(), StdRng::seed_from_u64(!seed)));
         inject(&world, &mut process, faults, LENGTH, &mut random).await;
-        updates.await.expect("the updates do not panic");
+        let fires = updates.await.expect("the updates do not panic");
         world.heal();
         process.ensure_running(&world, &mut random);
         tokio::time::sleep(SETTLING).await;
@@ -88,6 +109,12 @@ fn simulate(seed: u64, faults: Faults, is_exactly_once: bool) -> Outcome {
             broken.push("the process did not stop in time".to_owned());
         }
         let arrived = arrived(&world);
+        for (schedule, at) in fires {
+            let of_schedule = arrived.get(&schedule.to_string());
+            if !of_schedule.is_some_and(|arrived| arrived.contains(&at)) {
+                broken.push(format!("schedule {schedule} has not fired at {at}"));
+            }
+        }
         for schedule in all {
             let none = BTreeSet::new();
             let arrived = arrived.get(&schedule.to_string()).unwrap_or(&none);
@@ -133,6 +160,14 @@ fn exactly_once_no_fault_loses_or_repeats_an_occurrence() {
 #[test]
 fn a_lost_marker_is_caught() {
     let faults = [InjectedFault::IgnoreMarker];
+    assert!(breaks_promises(&faults, 100..120, |seed| {
+        simulate(seed, Faults::ALL, true)
+    }));
+}
+
+#[test]
+fn a_fire_that_is_left_out_because_it_is_late_is_caught() {
+    let faults = [InjectedFault::SkipLateFire];
     assert!(breaks_promises(&faults, 100..120, |seed| {
         simulate(seed, Faults::ALL, true)
     }));
