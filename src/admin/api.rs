@@ -63,7 +63,11 @@ const PAGE_DEFAULT: usize = 100;
         pause_api::resume,
         dead_letters::list,
         dead_letters::redrive,
-        schedules::list
+        schedules::list,
+        schedules::show::show,
+        schedules::change_api::pause,
+        schedules::change_api::resume,
+        schedules::change_api::fire
     )
 )]
 struct Description;
@@ -451,7 +455,7 @@ mod tests {
         assert_eq!(description["openapi"], "3.1.0");
         let paths = description["paths"].as_object().unwrap();
         let described: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(described.len(), 22, "{described:?}");
+        assert_eq!(described.len(), 26, "{described:?}");
         let schemas = description["components"]["schemas"].as_object().unwrap();
         for name in ["MessagePage", "PendingReport", "AuditReport", "Problem"] {
             assert!(schemas.contains_key(name), "{name}");

@@ -11,6 +11,7 @@ use super::auth::Actor;
 use super::kept_store::KeptStore;
 use super::problem::Problem;
 use super::queries::Queries;
+use super::schedules::show::ScheduleReport;
 use crate::clock::{Clock as _, WallClock};
 use crate::encryption::KeyRing;
 use crate::limit::{
@@ -93,6 +94,21 @@ impl Actor {
             ..MessageFilter::default()
         };
         self.audit_payloads(&filter, std::slice::from_ref(message));
+    }
+
+    /// Audits the payload of a definition that was shown.
+    pub(super) fn audit_definition(&self, report: &ScheduleReport) {
+        let schedule = &report.schedule;
+        let line = AuditLine {
+            route: Some(report.route.clone()),
+            topic: Some(schedule.topic.clone()),
+            partition: Some(schedule.partition),
+            offset: Some(schedule.offset),
+            id: Some(schedule.id.clone()),
+            shown: Some(1),
+            ..self.line("show")
+        };
+        self.audit.record(line, "payload shown");
     }
 
     /// Audits the payloads of messages that were found by this filter, if there are any. Each has a line in the log. The list

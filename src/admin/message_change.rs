@@ -143,7 +143,7 @@ impl ChangeKind {
     /// The question to the store about the outcome. `None` for a record that changes no message.
     pub(super) fn asked(&self) -> Option<AskedChange> {
         match self {
-            Self::Publish { .. } | Self::Control { .. } => None,
+            Self::Publish { .. } | Self::Control { .. } | Self::Definition { .. } => None,
             Self::Cancel => Some(AskedChange::Cancel),
             Self::Reschedule { due } => Some(AskedChange::Reschedule(*due)),
             Self::Copy { due, .. } => Some(AskedChange::Copy(*due)),

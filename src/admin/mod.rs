@@ -120,7 +120,10 @@ impl Endpoint {
             .merge(change_api::router(changes.clone()))
             .merge(bulk_api::router(changes.clone()))
             .merge(dead_letters::router(self.dead_letters.clone()))
-            .merge(schedules::router(self.schedules.clone()))
+            .merge(schedules::router(
+                self.schedules.clone(),
+                changes.changes.clone(),
+            ))
             .merge(console::router(
                 self.console,
                 changes,

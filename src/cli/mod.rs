@@ -18,7 +18,9 @@ pub use messages::{MessagesArgs, PauseArgs, PurgeArgs};
 pub(crate) use output::OutputArgs;
 pub use redrive::RedriveArgs;
 pub use schedules::SchedulesArgs;
-pub(crate) use schedules::{ListSchedulesArgs, PreviewArgs, SchedulesAction};
+pub(crate) use schedules::{
+    ChangeScheduleArgs, ListSchedulesArgs, OneScheduleArgs, PreviewArgs, SchedulesAction,
+};
 pub use send::{CancelOneArgs, RescheduleArgs, SendArgs};
 pub use service::ServiceArgs;
 pub(crate) use service::URL_VARIABLE;
@@ -266,11 +268,12 @@ pub enum Command {
     /// With --reply it waits until the service has decided, and prints whether the cancel was in time.
     #[command(after_long_help = send::CANCEL_AFTER)]
     Cancel(Box<CancelOneArgs>),
-    /// Shows when recurring schedules are due
+    /// Shows when recurring schedules are due, and pauses, resumes or fires one
     ///
     /// `preview` computes the next times of a definition before you send it. It shows them in UTC and in
     /// the zone of the schedule, and marks those that daylight saving moves. `list` shows the schedules
-    /// of a recurring route.
+    /// of a recurring route, and `show` one of them with its definition. `pause`, `resume` and `fire`
+    /// write its definition again.
     #[command(after_long_help = schedules::HELP_AFTER)]
     Schedules(SchedulesArgs),
     /// Gives the message that waits with an id a later due time

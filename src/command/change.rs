@@ -1,6 +1,7 @@
 //! Changes that the HTTP API and the commands ask for: records that are written to the source of a route, as a producer
 //! writes them. So they survive the loss of the store.
 
+use super::schedules::replace_definition;
 use super::send::{self, Draft, Receipt};
 use super::source_producer::{self, RejectedByBroker, SourceProducer, SourceRecord};
 use super::{Refused, control};
@@ -90,6 +91,10 @@ impl WriteChanges for ChangeWriter<'_> {
             ChangeKind::Control { pauses, at, note } => {
                 let written = control::write(config, &route, *pauses, *at, note).await;
                 written.map(|places| to_json(&places))
+            }
+            ChangeKind::Definition { .. } => {
+                let written = replace_definition(config, change, &mut producer).await;
+                written.map(|written| to_json(&written))
             }
             _ => {
                 let (args, payload) = arguments(config, change);
@@ -296,9 +301,10 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
             ref mut payload,
         } => (after.clone(), at.clone(), payload.take()),
         ChangeKind::Reschedule { due } => (None, Some(due.as_millis().to_string()), None),
-        ChangeKind::Cancel | ChangeKind::Copy { .. } | ChangeKind::Control { .. } => {
-            (None, None, None)
-        }
+        ChangeKind::Cancel
+        | ChangeKind::Copy { .. }
+        | ChangeKind::Control { .. }
+        | ChangeKind::Definition { .. } => (None, None, None),
     };
     let args = SendArgs {
         route: change.route,

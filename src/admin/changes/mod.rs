@@ -7,7 +7,7 @@ use super::audit::Audit;
 use super::auth::Actor;
 use super::problem::Problem;
 use crate::limit::{ADMIN_CHANGE_TIMEOUT, ADMIN_CHANGES_MAX, ADMIN_STOP_TIMEOUT};
-use crate::model::Timestamp;
+use crate::model::{Timestamp, Watermark};
 use crate::store::query::{AuditLine, MessageCopy};
 use crate::store::{AdminStore, Error, RequestName};
 use crate::task::StopToken;
@@ -61,6 +61,14 @@ pub(crate) enum ChangeKind {
         due: Timestamp,
         of: u64,
         copy: Box<MessageCopy>,
+    },
+    /// Replaces the definition of the schedule with this id, on the partition. No record before `read_to` has
+    /// replaced it.
+    Definition {
+        payload: Vec<u8>,
+        /// A block of headers.
+        headers: Vec<u8>,
+        read_to: Watermark,
     },
 }
 
@@ -236,7 +244,10 @@ impl AuditEntry {
     fn new(actor: &Actor, action: &str, change: &Change) -> Self {
         let due = match &change.kind {
             ChangeKind::Reschedule { due } | ChangeKind::Copy { due, .. } => Some(due),
-            ChangeKind::Publish { .. } | ChangeKind::Cancel | ChangeKind::Control { .. } => None,
+            ChangeKind::Publish { .. }
+            | ChangeKind::Cancel
+            | ChangeKind::Control { .. }
+            | ChangeKind::Definition { .. } => None,
         };
         let note = match &change.kind {
             ChangeKind::Control { note, .. } => Some(note),

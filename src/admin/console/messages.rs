@@ -9,7 +9,8 @@ use crate::limit::SEARCH_CALLS_MAX;
 use crate::model::Timestamp;
 use crate::model::readable::{count, size};
 use crate::store::query::{
-    ChangeOutcome, FoundMessage, IdSearch, MessagePage, Query, SearchPosition, WaitingMessage,
+    ChangeOutcome, FoundMessage, IdSearch, MessageHeader, MessagePage, Query, SearchPosition,
+    WaitingMessage,
 };
 use askama::Template;
 use axum::Json;
@@ -250,7 +251,10 @@ pub(super) async fn show(
             frame: visit.frame("overview", format!("Message {partition}/{offset}")),
             may_change: visit.actor.may_change && obstacle.is_none(),
             obstacle: obstacle.map(Obstacle::text),
-            is_cut: cut(&mut message),
+            is_cut: cut(
+                message.headers.as_deref_mut().unwrap_or_default(),
+                &mut message.payload,
+            ),
             row: Row::new(message, now),
             route,
         })
@@ -259,13 +263,13 @@ pub(super) async fn show(
 }
 
 /// Cuts what would make the page large. True if the payload is one of them.
-fn cut(message: &mut WaitingMessage) -> bool {
-    for header in message.headers.iter_mut().flatten() {
+pub(super) fn cut(headers: &mut [MessageHeader], payload: &mut Option<String>) -> bool {
+    for header in headers {
         header.name = clipped(&header.name, HEADER_TEXT_MAX);
         let value = header.value.as_deref();
         header.value = value.map(|value| clipped(value, HEADER_TEXT_MAX));
     }
-    let Some(payload) = &mut message.payload else {
+    let Some(payload) = payload else {
         return false;
     };
     let cut = clipped(payload, PAYLOAD_TEXT_MAX);

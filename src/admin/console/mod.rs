@@ -8,7 +8,7 @@
 //! | `messages` | the search, one message, and the search by id in all routes |
 //! | `bulk` | a change of many messages |
 //! | `dead_letters` | dead letters by code, and their redrive |
-//! | `schedules` | the schedules of a recurring route |
+//! | `schedules` | the schedules of a recurring route, and one of them with its changes |
 //! | `fleet` | workers with shards, and the ledger |
 //! | `audit` | the audit list |
 //! | `session` | the login page and its cookie |
@@ -113,6 +113,11 @@ pub(super) fn router(
             post(dead_letters::redrive),
         )
         .route("/routes/{route}/schedules", get(schedules::list))
+        .route("/routes/{route}/schedules/{id}", get(schedules::show))
+        .route(
+            "/routes/{route}/schedules/{id}/{action}",
+            post(schedules::change),
+        )
         .route("/find", get(messages::find))
         .route("/workers", get(fleet::workers))
         .route("/ledgers", get(fleet::ledger))

@@ -119,6 +119,21 @@ impl Server {
         self.send(Method::POST, path, body.to_string().into()).await
     }
 
+    /// The JSON document of an answer. `None`: the service has not found the object.
+    pub(in crate::command) async fn find<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Option<T>> {
+        let answer = self.answer(method, path, body).await?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let (_, document) = self.read(&answer)?;
+        Ok(Some(document))
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -3,15 +3,19 @@
 
 use super::definitions::read_definitions;
 use crate::admin::changes::ChangeError;
-use crate::admin::schedules::{Schedule, ScheduleState, SchedulesReport, SchedulesRequest};
+use crate::admin::schedules::{
+    DefinitionRecord, Schedule, ScheduleState, SchedulesReport, SchedulesRequest,
+};
 use crate::cli::ListSchedulesArgs;
 use crate::clock::{Clock as _, WallClock};
 use crate::command::page::{Page, Table, Tone};
 use crate::command::pending::Server;
 use crate::command::{Access, Refused};
-use crate::config::{Config, Error as ConfigError};
+use crate::config::{Config, Error as ConfigError, Payloads};
 use crate::limit::SCHEDULES_PAGE_MAX;
-use crate::model::{ParsedDefinition, Partition, Record, Timestamp, as_id, parse_definition};
+use crate::model::{
+    ParsedDefinition, Partition, Record, Timestamp, Watermark, as_id, parse_definition,
+};
 use anyhow::Result;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::collections::BTreeMap;
@@ -58,6 +62,14 @@ impl Schedules {
             next_ms: None,
             next: None,
             error: None,
+            record: self.request.with_records.then(|| {
+                Box::new(DefinitionRecord {
+                    timestamp: record.timestamp,
+                    payload: record.payload.unwrap_or_default().to_vec(),
+                    headers: record.headers.as_block().to_vec(),
+                    read_to: Watermark(record.offset.next().0),
+                })
+            }),
         };
         match parse_definition(record, Some(id)) {
             ParsedDefinition::Ended => {
@@ -87,8 +99,18 @@ impl Schedules {
         }
     }
 
+    /// The partition was read up to `end`.
+    fn on_read_to(&mut self, partition: &Partition, end: Watermark) {
+        let of_partition = self.found.iter_mut();
+        let of_partition = of_partition.filter(|((_, found), _)| found == partition);
+        for record in of_partition.filter_map(|(_, schedule)| schedule.record.as_mut()) {
+            record.read_to = end;
+        }
+    }
+
     fn into_report(self, config: &Config, now: Timestamp) -> SchedulesReport {
         SchedulesReport {
+            shows_payloads: config.admin.payloads == Payloads::Shown,
             deployment: config.deployment.clone(),
             route: self.request.route,
             at_ms: now.as_millis(),
@@ -131,6 +153,7 @@ pub(super) async fn list(
         id: args.id.clone(),
         after: None,
         limit: usize::MAX,
+        with_records: false,
     };
     read(config, request, now).await
 }
@@ -165,17 +188,19 @@ async fn ask(server: &Server, args: &ListSchedulesArgs) -> Result<SchedulesRepor
     }
 }
 
-async fn read(
+pub(super) async fn read(
     config: &Config,
     request: SchedulesRequest,
     now: Timestamp,
 ) -> Result<SchedulesReport> {
     let route = config.route_named_or_only(Some(&request.route))?;
     let mut schedules = Schedules::new(request.clone());
-    read_definitions(config, route, |partition, record| {
+    let ends = read_definitions(config, route, |partition, record| {
         schedules.add(partition, record, now);
-    })
-    .await?;
+    });
+    for (partition, end) in ends.await? {
+        schedules.on_read_to(&partition, end);
+    }
     Ok(schedules.into_report(config, now))
 }
 

@@ -2,17 +2,20 @@
 
 mod definitions;
 mod list;
+mod one;
 mod preview;
 
+pub(super) use definitions::replace_definition;
 pub(crate) use list::answer_schedules;
 
 use super::page::print_document;
 use super::{Access, Outcome, run};
+use crate::admin::schedules::change::ScheduleAction;
 use crate::cli::{SchedulesAction, SchedulesArgs, ServiceArgs};
 use crate::clock::{Clock as _, WallClock};
 use anyhow::Result;
 
-/// Prints times or schedules. `access` reads a configuration file, or the address of a service.
+/// Prints times or schedules, or changes one. `access` reads a configuration file, or the address of a service.
 pub fn schedules(
     schedules: &SchedulesArgs,
     access: impl FnOnce(&ServiceArgs) -> Result<Access>,
@@ -30,6 +33,22 @@ pub fn schedules(
             if args.id.is_some() && report.schedules.is_empty() {
                 return Ok(Outcome::Nothing);
             }
+        }
+        SchedulesAction::Show(args) => {
+            let access = access(&args.service)?;
+            return run(one::show(&access, args, now));
+        }
+        SchedulesAction::Pause(args) => {
+            let access = access(&args.schedule.service)?;
+            return run(one::change(&access, ScheduleAction::Pause, args, now));
+        }
+        SchedulesAction::Resume(args) => {
+            let access = access(&args.schedule.service)?;
+            return run(one::change(&access, ScheduleAction::Resume, args, now));
+        }
+        SchedulesAction::Fire(args) => {
+            let access = access(&args.schedule.service)?;
+            return run(one::change(&access, ScheduleAction::Fire, args, now));
         }
     }
     Ok(Outcome::Done)

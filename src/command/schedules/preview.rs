@@ -1,72 +1,19 @@
 //! `postdate schedules preview`: shows when a schedule would be due. Needs no server.
 
+use crate::admin::schedules::Preview;
 use crate::cli::PreviewArgs;
 use crate::command::Refused;
 use crate::command::page::{Page, Table, Tone};
 use crate::model::header::push_header;
 use crate::model::{
     Definition, Headers, Offset, ParsedDefinition, Record, Timestamp, parse_definition,
-    zone_data_version,
 };
-use serde::Serialize;
-use std::iter;
-use std::time::Duration;
-
-/// The document of `--json`. Fields are only added, never renamed or removed.
-#[derive(Debug, Serialize)]
-pub(super) struct Preview {
-    /// The schedule in words.
-    schedule: String,
-    paused: bool,
-    /// Rule for missed occurrences: latest, skip or all.
-    missed: &'static str,
-    /// Missed occurrences that are later than this are never delivered.
-    missed_within_ms: Option<u64>,
-    /// The release of the time-zone data.
-    zone_data: &'static str,
-    next: Vec<PreviewTime>,
-}
-
-#[derive(Debug, Serialize)]
-struct PreviewTime {
-    due_ms: i64,
-    due: String,
-    /// The planned time, which is earlier than `due` by the schedule's place in the spread.
-    planned: String,
-    /// The planned time in the zone of the schedule. `None` for an interval.
-    local: Option<String>,
-    /// The clock skips the planned time, so the occurrence is at the end of the gap.
-    moved: bool,
-}
 
 /// The next times of a schedule. Refuses a wrong definition with the reason.
 pub(super) fn preview(args: &PreviewArgs, now: Timestamp) -> Result<Preview, Refused> {
     let definition = definition(args, now)?;
-    let recurrence = &definition.recurrence;
-    let first = recurrence.next_after(Timestamp::AT_ONCE);
-    let occurrences = iter::successors(first, |last| recurrence.next_after(last.due));
-    let next = occurrences.take(args.next.into()).map(|occurrence| {
-        let local = recurrence.local_time(occurrence.planned);
-        PreviewTime {
-            due_ms: occurrence.due.as_millis(),
-            due: occurrence.due.to_rfc3339(),
-            planned: occurrence.planned.to_rfc3339(),
-            moved: local.as_ref().is_some_and(|local| local.is_moved),
-            local: local.map(|local| local.text),
-        }
-    });
-    Ok(Preview {
-        schedule: recurrence.timing().to_string(),
-        paused: definition.is_paused,
-        missed: definition.missed.policy.name(),
-        missed_within_ms: definition.missed.within.map(millis),
-        zone_data: zone_data_version(),
-        next: next.collect(),
-    })
-}
-
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+    let count = args.next.into();
+    Ok(Preview::new(&definition, Timestamp::AT_ONCE, count))
 }
 
 /// The definition that a record with these headers would have.
@@ -110,6 +57,10 @@ pub(super) fn text(preview: &Preview, page: &Page) -> String {
         text += &page.paint(Tone::Warning, "paused: no occurrence is delivered");
         text += "\n";
     }
+    // A schedule that is over has no more.
+    if preview.next.is_empty() {
+        return text;
+    }
     let mut table = Table::new(&[0, 1, 2], ["DUE", "LOCAL TIME", ""]);
     for time in &preview.next {
         let local = time.local.clone().unwrap_or_default();
@@ -127,7 +78,7 @@ pub(super) fn text(preview: &Preview, page: &Page) -> String {
 mod tests {
     use super::*;
     use crate::cli::OutputArgs;
-    use crate::model::parse_rfc3339;
+    use crate::model::{parse_rfc3339, zone_data_version};
 
     fn args(headers: &[&str], next: u16) -> PreviewArgs {
         PreviewArgs {

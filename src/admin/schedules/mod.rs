@@ -1,20 +1,34 @@
 //! The schedules of a recurring route under `/v1`, as its topic defines them. Each call reads the topic, one call after the
 //! other.
+//!
+//! | file | duty |
+//! |---|---|
+//! | `show` | one schedule with its definition |
+//! | `preview` | its next occurrences |
+//! | `change` | pause, resume and fire: the definition with other headers |
+//! | `change_api` | these three under `/v1` |
 
 #![allow(
     unused_qualifications,
     reason = "the macros of utoipa write full paths"
 )]
 
+pub(crate) mod change;
+pub(crate) mod change_api;
+mod preview;
+pub(crate) mod show;
+
 use super::api::{Params, PathParams};
-use super::changes::ChangeError;
+use super::changes::{ChangeError, Changes};
 use super::problem::Problem;
 use crate::limit::{ADMIN_REQUEST_TIMEOUT, SCHEDULES_CALLS_MAX, SCHEDULES_PAGE_MAX};
+use crate::model::{Headers, Offset, Record, Timestamp, Watermark};
 use crate::task::StopToken;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
+pub(crate) use preview::{Preview, PreviewTime};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use utoipa::{IntoParams, ToSchema};
@@ -32,6 +46,8 @@ pub(crate) struct SchedulesReport {
     /// True if the topic has further schedules: `after` continues.
     pub(crate) more: bool,
     pub(crate) after: Option<String>,
+    #[serde(skip)]
+    pub(crate) shows_payloads: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -49,6 +65,32 @@ pub(crate) struct Schedule {
     pub(crate) next: Option<String>,
     /// Why the definition is wrong.
     pub(crate) error: Option<String>,
+    /// Only for a request that asks for it.
+    #[serde(skip)]
+    pub(crate) record: Option<Box<DefinitionRecord>>,
+}
+
+/// The record that defines a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DefinitionRecord {
+    pub(crate) timestamp: Option<Timestamp>,
+    pub(crate) payload: Vec<u8>,
+    /// A block of [`Headers`].
+    pub(crate) headers: Vec<u8>,
+    /// Where the reading of its partition ended. No record before it has replaced this one.
+    pub(crate) read_to: Watermark,
+}
+
+impl Schedule {
+    fn as_record<'a>(&'a self, record: &'a DefinitionRecord) -> Record<'a> {
+        Record {
+            offset: Offset(self.offset),
+            timestamp: record.timestamp,
+            key: Some(self.id.as_bytes()),
+            payload: Some(&record.payload),
+            headers: Headers::from_block(&record.headers),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -82,6 +124,8 @@ pub(crate) struct SchedulesRequest {
     /// Only ids from this one on.
     pub(crate) after: Option<String>,
     pub(crate) limit: usize,
+    /// With the records.
+    pub(crate) with_records: bool,
 }
 
 /// Conditions on schedules
@@ -106,6 +150,7 @@ impl SchedulesParams {
             id: self.id.filter(|id| !id.is_empty()),
             after: self.after.filter(|after| !after.is_empty()),
             limit: limit.clamp(1, SCHEDULES_PAGE_MAX),
+            with_records: false,
         }
     }
 }
@@ -150,8 +195,11 @@ impl Schedules {
         route: String,
         params: SchedulesParams,
     ) -> Result<SchedulesReport, Problem> {
+        self.ask(params.request(route)).await
+    }
+
+    async fn ask(&self, request: SchedulesRequest) -> Result<SchedulesReport, Problem> {
         let (reply, report) = oneshot::channel();
-        let request = params.request(route);
         if self.0.try_send(SchedulesCall { request, reply }).is_err() {
             return Err(Problem::busy("too many requests at once: try again"));
         }
@@ -170,10 +218,12 @@ impl Schedules {
     }
 }
 
-pub(super) fn router(schedules: Schedules) -> Router {
+pub(super) fn router(schedules: Schedules, changes: Changes) -> Router {
     Router::new()
         .route("/v1/routes/{route}/schedules", get(list))
-        .with_state(schedules)
+        .route("/v1/routes/{route}/schedules/{id}", get(show::show))
+        .with_state(schedules.clone())
+        .merge(change_api::router(schedules, changes))
 }
 
 /// The schedules of a recurring route, with their next due times
