@@ -310,8 +310,10 @@ fn commands_work_with_the_address_of_a_service_and_a_token() {
         assert!(unknown.contains("choose from r"), "{unknown}");
     }
     run(&reader, "schedules list", 2);
-    let refused = run(&reader, "schedules list --route r", 2);
-    assert!(refused.contains("refuses this"), "{refused}");
+    for command in ["list", "show --id a"] {
+        let refused = run(&reader, &format!("schedules {command} --route r"), 2);
+        assert!(refused.contains("refuses this"), "{refused}");
+    }
     let list = run(&reader, "messages list --route r --output json", 0);
     let list: Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["items"].as_array().unwrap().len(), 5);
