@@ -300,7 +300,7 @@ fn an_operator_shows_pauses_resumes_and_fires_a_schedule() {
     assert!(status == Some(0) && text.contains("once more"), "{text}");
     let record = sink.wait_for(2, LIMIT).remove(1);
     assert_eq!(record.header("postdate-next"), None, "it is paused");
-    change_by_command(&service, "resume");
+    assert_eq!(change_by_api(&service, "resume")["offset"], 4);
     assert_eq!(states(), pair("active"));
     let shown = service.document(READER, RARELY, &[], 200);
     assert_eq!(
@@ -308,7 +308,7 @@ fn an_operator_shows_pauses_resumes_and_fires_a_schedule() {
         "two times in all"
     );
     let audit = service.0.logs();
-    for action in ["fire", "pause"] {
+    for action in ["fire", "resume"] {
         assert!(
             audit.contains(&format!("\"action\":\"{action}-schedule\"")),
             "{audit}"

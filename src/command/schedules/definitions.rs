@@ -11,7 +11,7 @@ use crate::health::Health;
 use crate::limit::COMMAND_DELIVERY_TIMEOUT;
 use crate::model::{Offset, Partition, Record, Watermark};
 use crate::role::{Cluster, redrive_group};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use tokio::time::timeout;
 
 /// Reads the source of a recurring route.
@@ -112,22 +112,10 @@ pub(in crate::command) async fn replace_definition(
     producer: &mut Option<SourceProducer>,
 ) -> Result<WrittenDefinition> {
     let route = config.route_named_or_only(Some(&change.route))?;
-    let mut reader = DefinitionReader::open(config, route)?;
-    let written = replace(config, &mut reader, change, producer).await;
-    reader.catalog.close().await;
-    written
-}
-
-async fn replace(
-    config: &Config,
-    reader: &mut DefinitionReader,
-    change: Change,
-    producer: &mut Option<SourceProducer>,
-) -> Result<WrittenDefinition> {
     let topic = change.topic.unwrap_or_default();
-    config.check_source(&change.route, &topic)?;
+    config.check_source(route, &topic)?;
     let id = change.id.unwrap_or_default();
-    let partition = Partition::new(topic.as_str(), change.partition.unwrap_or_default());
+    let partition = Partition::new(topic, change.partition.unwrap_or_default());
     let ChangeKind::Definition {
         payload,
         headers,
@@ -136,32 +124,46 @@ async fn replace(
     else {
         unreachable!("the caller has a definition");
     };
-    let (newer, end) = reader.other_record(&partition, &id, read_to, None).await?;
+    let draft = Draft {
+        headers,
+        payload: Some(payload),
+        due: None,
+    };
+    let send = async || {
+        let producer = match producer {
+            Some(producer) => producer,
+            None => producer.insert(SourceProducer::open(config, route)?),
+        };
+        let (key, index) = (Some(id.as_bytes()), Some(partition.index));
+        let position = producer.send(key, &draft, &partition.topic, index);
+        let (_, offset) = position
+            .await?
+            .context("the broker has reported no offset")?;
+        Ok(offset)
+    };
+    let mut reader = DefinitionReader::open(config, route)?;
+    let written = replace(&mut reader, &partition, &id, read_to, send).await;
+    reader.catalog.close().await;
+    written
+}
+
+/// `send` writes the record, and returns its offset.
+async fn replace(
+    reader: &mut DefinitionReader,
+    partition: &Partition,
+    id: &str,
+    read_to: Watermark,
+    send: impl AsyncFnOnce() -> Result<Offset>,
+) -> Result<WrittenDefinition> {
+    let (newer, end) = reader.other_record(partition, id, read_to, None).await?;
     if let Some(offset) = newer {
         let text = format!(
             "nothing was written, because the record at offset {offset} has changed the schedule meanwhile: repeat the request"
         );
         return Err(Refused(text).into());
     }
-    let producer = match producer {
-        Some(producer) => producer,
-        None => producer.insert(SourceProducer::open(config, &change.route)?),
-    };
-    let draft = Draft {
-        headers,
-        payload: Some(payload),
-        due: None,
-    };
-    let sent = producer.send(Some(id.as_bytes()), &draft, &topic, Some(partition.index));
-    let position = sent.await?.context("the broker has reported no offset")?;
-    let (sent_to, offset) = position;
-    ensure!(
-        sent_to == partition.index,
-        "the record is on partition {sent_to}"
-    );
-    let other = reader
-        .other_record(&partition, &id, end, Some(offset))
-        .await;
+    let offset = send().await?;
+    let other = reader.other_record(partition, id, end, Some(offset)).await;
     let (other, _) = other.with_context(|| {
         format!("the record is written at offset {offset}, and the topic cannot be read again")
     })?;
@@ -169,4 +171,81 @@ async fn replace(
         offset: offset.0,
         other,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Error, RecordBatch};
+    use crate::clock::WallClock;
+    use crate::testing::broker::memory::MemoryCluster;
+    use async_trait::async_trait;
+    use std::rc::Rc;
+
+    struct Records(MemoryCluster);
+
+    #[async_trait(?Send)]
+    impl StoredRecords for Records {
+        async fn topic_of(&mut self, destination: &str) -> Result<Option<String>, Error> {
+            Ok(Some(destination.to_owned()))
+        }
+
+        async fn read(
+            &mut self,
+            partition: &Partition,
+            from: Offset,
+            end: Offset,
+        ) -> Result<(RecordBatch, Offset), Error> {
+            let mut batch = RecordBatch::new(partition.clone(), 0);
+            for record in self.0.records(&partition.topic) {
+                if record.partition == partition.index && (from..end).contains(&record.offset) {
+                    let (key, payload) = (record.key.as_deref(), record.payload.as_deref());
+                    batch.push(record.offset, Some(record.at), key, payload, []);
+                }
+            }
+            Ok((batch, end))
+        }
+    }
+
+    /// The outcome of a change that has read up to offset 1. These keys are written before its record, and those behind it.
+    async fn replaced(
+        newer: &[&str],
+        before: &[&str],
+        behind: &[&str],
+    ) -> Result<WrittenDefinition, String> {
+        let cluster = MemoryCluster::new(Rc::new(WallClock));
+        cluster.create_topic("schedules", 2);
+        let partition = Partition::new("schedules", 1);
+        let produce = |key: &str| {
+            let record = (Some(key.as_bytes()), Some(&b"template"[..]));
+            cluster.produce(&partition, None, record, [])
+        };
+        produce("a");
+        newer.iter().for_each(|key| _ = produce(key));
+        let mut reader = DefinitionReader {
+            records: Box::new(Records(cluster.clone())),
+            catalog: Box::new(cluster.catalog()),
+        };
+        let send = async || {
+            before.iter().for_each(|key| _ = produce(key));
+            let own = produce("a");
+            behind.iter().for_each(|key| _ = produce(key));
+            Ok(own)
+        };
+        let written = replace(&mut reader, &partition, "a", Watermark(1), send).await;
+        written.map_err(|error| {
+            assert!(error.is::<Refused>());
+            error.to_string()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_is_written_at_the_same_time_is_found() {
+        let written = |offset, other| Ok(WrittenDefinition { offset, other });
+        assert_eq!(replaced(&["b"], &["c"], &["b"]).await, written(3, None));
+        let refused = replaced(&["b", "a"], &[], &[]).await.unwrap_err();
+        assert!(refused.contains("the record at offset 2"), "{refused}");
+        assert_eq!(replaced(&[], &["a", "b"], &[]).await, written(3, Some(1)));
+        assert_eq!(replaced(&[], &[], &["b", "a"]).await, written(1, Some(3)));
+    }
 }
