@@ -104,7 +104,7 @@ pub(super) async fn show(
         let schedules = &visit.console.schedules;
         let report = schedules.report_of(&visit.actor, &name).await?;
         let frame = visit.frame("overview", format!("Schedule {}", name.id));
-        Ok(SchedulePage::new(frame, report, visit.actor.may_change()))
+        Ok(SchedulePage::new(frame, report, visit.actor.may_change))
     };
     visit.show(page.await)
 }

@@ -5,7 +5,7 @@ use crate::admin::schedules::change::WrittenDefinition;
 use crate::broker::{GroupAdmin, StoredRecords};
 use crate::command::Refused;
 use crate::command::send::Draft;
-use crate::command::source_producer::SourceProducer;
+use crate::command::source_producer::{SourceProducer, SourceRecord};
 use crate::config::Config;
 use crate::health::Health;
 use crate::limit::COMMAND_DELIVERY_TIMEOUT;
@@ -124,19 +124,23 @@ pub(in crate::command) async fn replace_definition(
     else {
         unreachable!("the caller has a definition");
     };
-    let draft = Draft {
-        headers,
-        payload: Some(payload),
-        due: None,
+    let record = SourceRecord {
+        key: Some(id.clone().into_bytes()),
+        draft: Draft {
+            headers,
+            payload: Some(payload),
+            due: None,
+        },
+        topic: partition.topic.to_string(),
+        partition: Some(partition.index),
     };
     let send = async || {
         let producer = match producer {
             Some(producer) => producer,
             None => producer.insert(SourceProducer::open(config, route)?),
         };
-        let (key, index) = (Some(id.as_bytes()), Some(partition.index));
-        let position = producer.send(key, &draft, &partition.topic, index);
-        let (_, offset) = position
+        let (_, offset) = producer
+            .send(&record)
             .await?
             .context("the broker has reported no offset")?;
         Ok(offset)

@@ -2,7 +2,7 @@
 
 use super::list::read;
 use super::preview;
-use crate::admin::changes::ChangeError;
+use crate::admin::changes::{ChangeError, WriteChanges as _};
 use crate::admin::schedules::change::{ScheduleAction, ScheduleReceipt, WrittenDefinition};
 use crate::admin::schedules::show::{ScheduleName, ScheduleReport};
 use crate::admin::schedules::{Schedule, SchedulesReport};
@@ -107,8 +107,8 @@ async fn write(
     let Some(change) = change.map_err(Refused)? else {
         return Ok(Some(action.receipt(schedule, None)));
     };
-    let mut writer = ChangeWriter::default();
-    let written = writer.write(config, change).await;
+    let mut writer = ChangeWriter::new(config);
+    let written = writer.write(change).await;
     writer.close().await;
     let written = written.map_err(|error| match error {
         ChangeError::Refused(why) => Refused(why).into(),
