@@ -48,11 +48,12 @@ const ROWS: [&[&str]; 7] = [
 ];
 
 /// Allowed imports between two cells of one row: the first imports the second.
-const BESIDE: [(&str, &str); 8] = [
+const BESIDE: [(&str, &str); 9] = [
     ("run", "encryption"),
     ("schedule", "run"),
     ("schedule", "wheel"),
     ("store", "metric"),
+    ("broker", "health"),
     ("retry", "store"),
     ("retry", "health"),
     ("trace", "metric"),
@@ -154,6 +155,18 @@ const RETIRED: &[(&str, &str, &[&str])] = &[
 ];
 
 const NOT_YET_SPLIT: &[&str] = &["src/store/embedded"];
+
+/// The files outside its folder that a new broker changes. [`CONTRIBUTING.md`](../CONTRIBUTING.md) lists them.
+const BROKER_FILES: [&str; 5] = [
+    "src/broker/mod.rs",
+    "src/cli/init.rs",
+    "src/config/cluster/mod.rs",
+    "src/config/cluster/nats.rs",
+    "src/config/mod.rs",
+];
+
+/// Files that name NATS because the demo can use it. Another broker needs no such file.
+const DEMO_FILES: [&str; 2] = ["src/cli/mod.rs", "src/command/demo/scene.rs"];
 
 /// Path below the root of the project, and text.
 type Files = BTreeMap<String, String>;
@@ -561,6 +574,37 @@ fn the_project_follows_its_style() {
     assert!(files.contains_key("src/lib.rs"), "no file was read");
     let complaints = judge(&files);
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// The domain names the dialect of NATS.
+#[test]
+fn a_new_broker_changes_few_files_outside_its_folder() {
+    let (root, mut files) = (Path::new(env!("CARGO_MANIFEST_DIR")), Files::new());
+    read(&root.join("src"), root, &mut files);
+    let own = ["src/broker/nats/", "src/model/", "src/testing/"];
+    let tests: Vec<String> = files
+        .iter()
+        .flat_map(|(path, text)| test_files(path, text))
+        .collect();
+    files.retain(|path, _| {
+        !own.iter().any(|folder| path.starts_with(folder))
+            && !tests.iter().any(|test| *path == format!("{test}.rs"))
+    });
+    let names_nats = |text: &String| {
+        let code = production(text);
+        let tokens = tokens(&code);
+        let is_name = |at: usize| ["nats", "Nats"].contains(&tokens[at]);
+        (0..tokens.len()).any(|at| is_name(at) && !tokens[..at].ends_with(&["Dialect", "::"]))
+    };
+    let named = files.iter().filter(|(_, text)| names_nats(text));
+    let named: BTreeSet<&str> = named.map(|(path, _)| path.as_str()).collect();
+    let known: BTreeSet<&str> = BROKER_FILES.into_iter().chain(DEMO_FILES).collect();
+    assert_eq!(named, known);
+    let page = std::fs::read_to_string(root.join("CONTRIBUTING.md")).expect("the page is UTF-8");
+    for file in BROKER_FILES {
+        let file = file.replace("nats", "<broker>");
+        assert!(page.contains(&format!("| `{file}` |")), "{file}");
+    }
 }
 
 fn verdict(path: &str, text: &str) -> Vec<String> {

@@ -36,9 +36,9 @@
 //! ## Invariants and promises
 //! Code cites the invariants I1-I6 of `docs/internals/protocol.md` and the promises G1-G7 of
 //! `docs/promises.md` by number. Some things are absent on purpose: the ingress never sends to a
-//! broker, and only `role` and `command` name concrete stores and brokers. No message has its own
-//! task, lock or store call. A message is logged only for an audit or an error. Only `clock` reads
-//! the time of day.
+//! broker, and only `config`, `role` and `command` name concrete stores and brokers. No message has
+//! its own task, lock or store call. A message is logged only for an audit or an error. Only `clock`
+//! reads the time of day.
 //!
 //! ## Threads
 //! `TaskGroup` starts the threads of each role's loops; the lease loop and the dispatcher share the

@@ -1,17 +1,20 @@
-//! The broker ports: [`Source`], [`Target`], [`Catalog`], [`GroupAdmin`], [`StoredRecords`],
-//! `Inspector`, [`TransactionalProducers`].
+//! The broker ports. [`Cluster`] opens the others: [`Source`], [`Target`], [`Catalog`],
+//! [`GroupAdmin`], [`StoredRecords`], `Inspector`, [`TransactionalProducers`].
 //!
 //! Every header and byte that a source returns can be sent to a target. Blocking client calls run
 //! on the adapters' own threads. Every `async` method is cancel-safe: a result that was not
 //! returned comes with the next call.
 
+pub(crate) mod cluster;
 mod event_queue;
+pub(crate) mod facts;
 pub(crate) mod inspection;
 pub(crate) mod kafka;
 pub(crate) mod nats;
 pub(crate) mod send_budget;
 mod transactions;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use transactions::{ProducerEvent, ProducerIdentity, TransactionalProducers, TxnOffset};
 
 use crate::model::header::{Header, push_header};

@@ -1,6 +1,7 @@
 //! Defines the flags of `postdate init`, and those that it shares with `postdate check`.
 
 use super::{CheckArgs, OutputArgs};
+use crate::config::BrokerKind;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -18,6 +19,12 @@ Exit codes:
   0    the file is written, and the plan, or the applied changes, make the configuration work
   1    an item failed that the plan does not repair, or a change failed; the file is written
   2    wrong usage, or the file exists; nothing was written";
+
+/// The flags that name the servers.
+pub(crate) const SERVER_FLAGS: &str = "--kafka HOST:PORT, or --nats URL";
+/// The question for them.
+pub(crate) const SERVERS_QUESTION: &str =
+    "Kafka brokers as host:port, or NATS servers as nats://host:port";
 
 /// The size of topics and streams that a plan creates.
 #[derive(Clone, Debug, Args)]
@@ -75,6 +82,16 @@ pub struct InitArgs {
 }
 
 impl InitArgs {
+    /// The servers that a flag names, and their kind.
+    pub(crate) fn servers(&self) -> Option<(BrokerKind, &str)> {
+        let flags = [
+            (BrokerKind::Kafka, &self.kafka),
+            (BrokerKind::Nats, &self.nats),
+        ];
+        let mut given = flags.into_iter();
+        given.find_map(|(kind, servers)| Some((kind, servers.as_deref()?)))
+    }
+
     /// The check that follows.
     pub fn check(&self) -> CheckArgs {
         CheckArgs {

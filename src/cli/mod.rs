@@ -12,7 +12,7 @@ mod store;
 
 pub use audit::AuditArgs;
 pub use init::InitArgs;
-pub(crate) use init::SizeArgs;
+pub(crate) use init::{SERVER_FLAGS, SERVERS_QUESTION, SizeArgs};
 pub(crate) use messages::{ChangeArgs, FilterArgs, ListArgs, MessagesAction, MoveArgs, ShowArgs};
 pub use messages::{MessagesArgs, PauseArgs, PurgeArgs};
 pub(crate) use output::OutputArgs;

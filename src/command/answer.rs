@@ -2,12 +2,10 @@
 
 use super::{Outcome, Refused};
 use crate::broker::Error;
-use crate::broker::kafka::EndReader;
-use crate::broker::nats::Inbox;
+use crate::broker::cluster::NewRecords;
 use crate::config::Config;
 use crate::limit::COMMAND_ANSWER_TIMEOUT;
 use crate::model::header_name::ControlHeader;
-use crate::role::Cluster;
 use anyhow::Result;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,12 +14,7 @@ use tokio::time::Instant;
 pub(super) struct AnswerReader {
     reply_to: String,
     request_id: String,
-    records: Records,
-}
-
-enum Records {
-    Kafka(EndReader),
-    Nats(Box<Inbox>),
+    records: Box<dyn NewRecords>,
 }
 
 impl AnswerReader {
@@ -34,19 +27,10 @@ impl AnswerReader {
             "" => allowed.find(|entry| !entry.contains(['*', '>'])).cloned(),
             named => Some(named.to_owned()),
         };
-        let (reply_to, records) = match Cluster::of(config, route.target_cluster()) {
-            Cluster::Kafka(cluster) => {
-                let Some(topic) = reply_to else {
-                    let text = "say where the answer goes, with --reply=TOPIC: allow_replies of the route must contain the topic";
-                    return Err(Refused(text.to_owned()).into());
-                };
-                let reader = EndReader::open(&cluster, &topic)?;
-                (topic, Records::Kafka(reader))
-            }
-            Cluster::Nats(cluster) => {
-                let inbox = Inbox::open(&cluster, reply_to).await?;
-                (inbox.subject().to_owned(), Records::Nats(Box::new(inbox)))
-            }
+        let cluster = config.cluster(route.target_cluster());
+        let Some((reply_to, records)) = cluster.new_records(reply_to).await? else {
+            let text = "say where the answer goes, with --reply=TOPIC: allow_replies of the route must contain the topic";
+            return Err(Refused(text.to_owned()).into());
         };
         Ok(Self {
             reply_to,
@@ -78,11 +62,7 @@ impl AnswerReader {
 
     async fn read(&mut self, end: Instant) -> Result<Option<Value>, Error> {
         loop {
-            let payload = match &mut self.records {
-                Records::Kafka(reader) => reader.next(end)?,
-                Records::Nats(inbox) => inbox.next(end).await,
-            };
-            let Some(payload) = payload else {
+            let Some(payload) = self.records.next(end).await? else {
                 return Ok(None);
             };
             let answer: Value = serde_json::from_slice(&payload).unwrap_or_default();

@@ -285,7 +285,7 @@ fn arguments(config: &Config, mut change: Change) -> (SendArgs, Option<Vec<u8>>)
     let route = config.routes.get(&change.route);
     // CloudEvents writes its attributes as `ce_` in Kafka and as `ce-` in HTTP and NATS.
     let kind = route.map(|route| route.source.kind).unwrap_or_default();
-    let prefix = kind.cloud_events_prefix();
+    let prefix = kind.facts().cloud_events_prefix;
     let headers = std::mem::take(&mut change.headers).into_iter();
     let headers = headers.map(|(name, value)| {
         let name = match name.strip_prefix("ce-") {

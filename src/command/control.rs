@@ -12,7 +12,7 @@ use crate::model::{
     Control, Offset, OriginFormat, Partition, RetryKeys, ShardId, Timestamp, split_source_topic,
     subject_within,
 };
-use crate::role::{Cluster, routing_rules};
+use crate::role::routing_rules;
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -73,8 +73,8 @@ pub(super) async fn write(
 /// All partitions of the sources, as the broker knows them.
 async fn partitions(config: &Config, route: &str) -> Result<Vec<Partition>> {
     let source = &config.routes[route].source;
-    let cluster = Cluster::of(config, &source.cluster);
-    let mut catalog = cluster.catalog(Health::new().register("control"))?;
+    let cluster = config.cluster(&source.cluster);
+    let mut catalog = cluster.admin(None, Health::new().register("control"))?;
     let found = timeout(COMMAND_DELIVERY_TIMEOUT, catalog.partitions(&source.topics)).await;
     catalog.close().await;
     let name = || cluster.qualified_name();

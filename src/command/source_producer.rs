@@ -1,6 +1,7 @@
 //! A producer for the source of a route, as the commands and the HTTP API use it.
 
 use super::send::Draft;
+use crate::broker::cluster::{TargetOptions, TargetPurpose};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, FailureKind, OutgoingRecord, SendResult, Target};
 use crate::config::Config;
@@ -8,7 +9,6 @@ use crate::health::Health;
 use crate::limit::{COMMAND_DELIVERY_TIMEOUT, COMMAND_IN_FLIGHT_MAX, COMMAND_REPORT_TIMEOUT};
 use crate::model::header_name::SUBJECT;
 use crate::model::{DeadLetterReason, Headers, Offset};
-use crate::role::{Cluster, TargetOptions, TargetPurpose};
 use anyhow::{Context, Error, Result, anyhow};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
@@ -42,7 +42,7 @@ pub(super) struct SourceProducer {
 impl SourceProducer {
     /// The route must exist.
     pub(super) fn open(config: &Config, route: &str) -> Result<Self> {
-        let cluster = Cluster::of(config, &config.routes[route].source.cluster);
+        let cluster = config.cluster(&config.routes[route].source.cluster);
         let (name, health) = (cluster.qualified_name(), Health::new());
         let options = TargetOptions {
             purpose: TargetPurpose::Command,

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 #[derive(Clone)]
-pub(super) struct At<'a> {
+pub(crate) struct At<'a> {
     sources: &'a Sources,
     problems: &'a RefCell<Vec<Problem>>,
     path: Vec<String>,

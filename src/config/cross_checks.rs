@@ -2,8 +2,9 @@
 //! The sections check each value by itself.
 
 use super::check::At;
+use super::cluster::{BrokerKind, Destination};
 use super::decode::nearest;
-use super::route::{BrokerKind, Delivery, Destination, Route};
+use super::route::{Delivery, Route};
 use super::{Config, Store};
 use crate::model::{filters_overlap, is_filter, is_template, split_source_topic, template_error};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +19,10 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
     }
     // Metrics, logs and `check` identify a cluster by its name alone.
     let mut kinds = BTreeMap::new();
-    for (kind, name) in config.clusters() {
+    for (kind, name, _) in config.clusters() {
         if let Some(other) = kinds.insert(name, kind) {
-            at.key(kind.key()).key(name).refuse(
-                format!("{}.{name} has the same name", other.key()),
+            at.key(kind.facts().key).key(name).refuse(
+                format!("{}.{name} has the same name", other.facts().key),
                 "rename one of the two",
             );
         }
@@ -39,12 +40,12 @@ pub(super) fn check(config: &Config, at: &At<'_>) {
 /// Every cluster that the route names must exist.
 fn check_clusters(config: &Config, route: &Route, at: &At<'_>) {
     for (key, kind, cluster) in clusters(route) {
-        let of_kind = config.clusters().filter(|(other, _)| *other == kind);
-        let known: Vec<&str> = of_kind.map(|(_, name)| name).collect();
+        let of_kind = config.clusters().filter(|(other, ..)| *other == kind);
+        let known: Vec<&str> = of_kind.map(|(_, name, _)| name).collect();
         if known.contains(&cluster) {
             continue;
         }
-        let kind = kind.key();
+        let kind = kind.facts().key;
         let fix = match nearest(cluster, known.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None if known.is_empty() => format!("add [{kind}.{cluster}]: see config/{kind}.toml"),
@@ -80,8 +81,11 @@ fn check_template(route: &Route, at: &At<'_>) {
         return;
     };
     if !route.source.kind.has_subjects() {
+        let title = route.source.kind.facts().title;
         at.refuse(
-            "a template needs the subject of a message, and messages from Kafka have none",
+            format!(
+                "a template needs the subject of a message, and messages from {title} have none"
+            ),
             "write the subject without $",
         );
     }
@@ -127,17 +131,23 @@ fn check_targets(config: &Config, route: &Route, at: &At<'_>) {
     }
 }
 
-/// A transaction needs Kafka, and spans one cluster. Two names of one cluster count as two
+/// A transaction needs a broker that has them, and spans one cluster. Two names of one cluster count as two
 /// clusters.
 fn check_delivery(route: &Route, at: &At<'_>) {
     if route.delivery != Delivery::ExactlyOnce {
         return;
     }
     let source = &route.source.cluster;
-    if let Some((key, ..)) = clusters(route).find(|(_, kind, _)| !kind.has_transactions()) {
+    let mut without = clusters(route).filter_map(|(key, kind, _)| {
+        let facts = kind.facts();
+        facts
+            .without_transactions
+            .map(|fix| (key, facts.title, fix))
+    });
+    if let Some((key, title, fix)) = without.next() {
         at.refuse(
-            format!("exactly-once needs transactions, and the {key} is on NATS, which has none"),
-            "write \"at-least-once\": a NATS stream drops repeated messages within its duplicate window",
+            format!("exactly-once needs transactions, and the {key} is on {title}, which has none"),
+            fix,
         );
     } else if let Some((key, _, cluster)) = clusters(route).find(|(.., cluster)| cluster != source)
     {

@@ -3,15 +3,15 @@
 //! The environment overrides the file and the files that it includes. `source` and `include` read
 //! them, `decode` decodes the values with serde, each section checks its values, and `cross_checks`
 //! compares sections. `reload` compares two configurations. No later code reads the environment.
+//! `CONTRIBUTING.md` lists what a new kind of broker changes.
 
 mod admin;
 mod check;
+mod cluster;
 mod cross_checks;
 mod decode;
 mod error;
-mod kafka;
 mod name;
-mod nats;
 mod reload;
 mod route;
 mod store;
@@ -20,17 +20,14 @@ mod traces;
 pub use error::Error;
 pub(crate) use {
     admin::{Admin, Colour, Payloads},
+    cluster::{BrokerKind, Kafka, Nats, Source},
     decode::secret::Secret,
-    kafka::Kafka,
-    nats::Nats,
     reload::Change,
-    route::{
-        BrokerKind, Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, Source,
-        WithoutDelay,
-    },
+    route::{Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, Route, WithoutDelay},
     store::{Embedded, Redis, Store, StoreOptions},
 };
 
+use crate::broker::Cluster;
 use crate::encryption::KeyRing;
 use crate::limit;
 use crate::model::RetryKeys;
@@ -85,6 +82,17 @@ pub struct Config {
     pub(crate) log: Log,
     #[serde(default)]
     pub(crate) traces: Traces,
+}
+
+/// The table of a cluster, of any kind of broker.
+pub(crate) trait ClusterTable {
+    fn check(&self, at: &At<'_>);
+
+    /// The addresses of its servers, without a login: host and port, after a scheme if there is one.
+    fn addresses(&self) -> Vec<String>;
+
+    /// The cluster as its adapter takes it.
+    fn cluster(&self, name: &str, deployment: &str) -> Box<dyn Cluster>;
 }
 
 fn all_roles() -> BTreeSet<Role> {
@@ -267,9 +275,16 @@ impl Config {
                 .refuse("memory is set, too", fix);
         }
         self.store.check(&self.deployment, &at.key("store"));
-        check_named(&at.key("kafka"), &self.kafka, Kafka::check);
-        check_named(&at.key("nats"), &self.nats, Nats::check);
-        check_named(&at.key("route"), &self.routes, Route::check);
+        for (kind, name, table) in self.clusters() {
+            let at = at.key(kind.facts().key).key(name);
+            check_name(&at, name);
+            table.check(&at);
+        }
+        for (name, route) in &self.routes {
+            let at = at.key("route").key(name);
+            check_name(&at, name);
+            route.check(&at);
+        }
         self.worker.check(&at.key("worker"));
         self.timer.check(&at.key("timer"));
         self.admin.check(&at.key("admin"));
@@ -278,22 +293,40 @@ impl Config {
         cross_checks::check(self, at);
     }
 
-    /// The kind and the name of each cluster. No two clusters have the same name.
-    pub(crate) fn clusters(&self) -> impl Iterator<Item = (BrokerKind, &str)> {
-        let kafka = self.kafka.keys().map(|name| (BrokerKind::Kafka, &**name));
-        let nats = self.nats.keys().map(|name| (BrokerKind::Nats, &**name));
-        kafka.chain(nats)
+    /// The kind, the name and the table of each cluster. No two clusters have the same name.
+    pub(crate) fn clusters(&self) -> impl Iterator<Item = (BrokerKind, &str, &dyn ClusterTable)> {
+        fn tables<T: ClusterTable>(
+            kind: BrokerKind,
+            tables: &BTreeMap<String, T>,
+        ) -> impl Iterator<Item = (BrokerKind, &str, &dyn ClusterTable)> {
+            let tables = tables.iter();
+            tables.map(move |(name, table)| (kind, name.as_str(), table as &dyn ClusterTable))
+        }
+        tables(BrokerKind::Kafka, &self.kafka).chain(tables(BrokerKind::Nats, &self.nats))
+    }
+
+    /// The kind and the table of the cluster with this name.
+    pub(crate) fn cluster_table(&self, name: &str) -> (BrokerKind, &dyn ClusterTable) {
+        let found = self.clusters().find(|(_, other, _)| *other == name);
+        let (kind, _, table) = found.expect("loading has checked the names");
+        (kind, table)
+    }
+
+    /// The cluster with this name.
+    pub(crate) fn cluster(&self, name: &str) -> Box<dyn Cluster> {
+        let (_, table) = self.cluster_table(name);
+        table.cluster(name, &self.deployment)
     }
 
     /// Host and port of the brokers of a cluster.
     fn brokers(&self, cluster: &str) -> BTreeSet<String> {
-        let kafka = self.kafka.get(cluster).map(|kafka| kafka.brokers.clone());
-        let nats = self.nats.get(cluster).map(|nats| nats.host_ports());
-        let brokers = kafka
-            .into_iter()
-            .flatten()
-            .chain(nats.into_iter().flatten());
-        brokers.map(|broker| broker.to_lowercase()).collect()
+        let tables = self.clusters().filter(|(_, name, _)| *name == cluster);
+        let addresses = tables.flat_map(|(.., table)| table.addresses());
+        let host_port = |address: String| match address.split_once("://") {
+            Some((_, host_port)) => host_port.to_lowercase(),
+            None => address.to_lowercase(),
+        };
+        addresses.map(host_port).collect()
     }
 
     /// Bytes that the process may use. `timer.memory` was for loaded messages only. The process was
@@ -361,14 +394,10 @@ impl Config {
     }
 }
 
-/// Checks tables whose names the user chooses.
-fn check_named<'a, T>(at: &At<'a>, tables: &BTreeMap<String, T>, check: impl Fn(&T, &At<'a>)) {
-    for (name, table) in tables {
-        let at = at.key(name);
-        if !name::is_name(name) {
-            at.refuse("invalid name", name::NAME);
-        }
-        check(table, &at);
+/// Checks the name of a table that the user chooses.
+fn check_name(at: &At<'_>, name: &str) {
+    if !name::is_name(name) {
+        at.refuse("invalid name", name::NAME);
     }
 }
 

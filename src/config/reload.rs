@@ -3,9 +3,6 @@
 
 use super::{Config, Log};
 
-/// The properties of a Kafka cluster that running clients can change. Both are secrets.
-const LIVE_PROPERTIES: [&str; 2] = ["sasl.password", "sasl.oauthbearer.client.secret"];
-
 /// How a process applies a changed configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -82,14 +79,8 @@ impl Config {
             }
         }
         for (name, cluster) in &mut new.kafka {
-            let old = self.kafka.get(name).map(|old| &old.properties);
-            for property in LIVE_PROPERTIES {
-                // A login that begins or ends needs other clients.
-                if let Some(value) = cluster.properties.get_mut(property)
-                    && let Some(old) = old.and_then(|old| old.get(property))
-                {
-                    *value = old.clone();
-                }
+            if let Some(old) = self.kafka.get(name) {
+                cluster.take_live_properties(old);
             }
         }
         new

@@ -1,8 +1,9 @@
 //! Tests of the configuration: defaults, sources and error texts.
 
 use super::admin::{Admin, Payloads};
+use super::cluster::Destination;
 use super::decode::source::is_secret;
-use super::route::{Destination, MaxWaiting, Retry};
+use super::route::{MaxWaiting, Retry};
 use super::store::{Cluster, Sentinel};
 use super::*;
 use crate::model::{Dialect, Dialects, StartPoint, Timestamp};
@@ -48,10 +49,7 @@ fn the_examples_with_nats_are_valid() {
         nats.routes["orders"].source.topics,
         ["DELAYED:delayed.orders.*"]
     );
-    assert_eq!(
-        nats.nats["edge"].host_ports().collect::<Vec<_>>(),
-        ["127.0.0.1:4222"]
-    );
+    assert_eq!(nats.nats["edge"].addresses(), ["nats://127.0.0.1:4222"]);
     assert_eq!(bridge.routes["to_nats"].target_kind(), BrokerKind::Nats);
     assert_eq!(bridge.routes["to_kafka"].target_kind(), BrokerKind::Kafka);
 }

@@ -132,6 +132,9 @@ pub(crate) const SPANS_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout of `check` for each server, and for the count of waiting messages.
 pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout for reading the end of a topic of definitions, before and after a change: other changes of the
+/// service wait meanwhile.
+pub(crate) const DEFINITION_LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout for the acknowledgement of the record that a command sends.
 pub(crate) const COMMAND_DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Records of a command that the broker may have to acknowledge at once.

@@ -28,30 +28,3 @@ pub(crate) const PRECONNECTIONS_MAX: usize = 8;
 pub(crate) const RECOVERY_PRODUCERS_MAX: usize = 8;
 /// First commit of the marker after an acquisition: the age of the last commit is unknown.
 pub(crate) const MARKER_FIRST_COMMIT_DELAY: Duration = Duration::from_secs(3600);
-/// Timeout for a missing topic: the other messages of the transaction wait with it.
-pub(crate) const KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(2);
-/// `transaction.timeout.ms`: when the broker itself aborts the transaction of a dead process.
-pub(crate) const KAFKA_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// A call that begins or ends a transaction blocks for this time; then delivery reports are served.
-pub(crate) const KAFKA_TRANSACTION_CALL_TIMEOUT: Duration = Duration::from_millis(100);
-/// A producer sends every record alone for this time after a broker refused a batch.
-pub(crate) const KAFKA_SINGLE_RECORD_BATCHES_DURATION: Duration = Duration::from_secs(30);
-/// Timeout for adding the marker to the transaction; a restarted broker first loads its group
-/// offsets. After the timeout the transaction can only be aborted.
-pub(crate) const KAFKA_MARKER_TIMEOUT: Duration = Duration::from_secs(25);
-/// Interval at which the answer to the marker is polled.
-pub(crate) const KAFKA_MARKER_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// A marker without an answer for this time is reported; it hardly ever takes a second.
-pub(crate) const KAFKA_MARKER_WARN_AFTER: Duration = Duration::from_secs(15);
-/// Checked: a missing topic is reported before silence aborts its transaction.
-const _: () =
-    assert!(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT.as_secs() < TRANSACTION_SILENCE_TIMEOUT.as_secs());
-/// Checked: a transaction that waited for reports, and then for its marker, is still open at the
-/// broker.
-const _: () = assert!(
-    TRANSACTION_SILENCE_TIMEOUT.as_secs() + KAFKA_MARKER_TIMEOUT.as_secs()
-        < KAFKA_TRANSACTION_TIMEOUT.as_secs()
-);
-const _: () = assert!(KAFKA_MARKER_TIMEOUT.as_secs() < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs());
-/// Interval at which target partitions are checked for transactions that stay open.
-pub(crate) const KAFKA_OPEN_TXN_CHECK_INTERVAL: Duration = Duration::from_secs(30);

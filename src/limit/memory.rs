@@ -10,7 +10,7 @@
 
 use super::{
     COMPACT_BYTES_MAX, EMBEDDED_CACHE_BYTES, EMBEDDED_INDEX_MEMTABLE_BYTES,
-    EMBEDDED_RUNS_MEMTABLE_BYTES, KAFKA_FETCH_BYTES_MAX, KAFKA_FETCH_ROUTES_MAX,
+    EMBEDDED_RUNS_MEMTABLE_BYTES,
 };
 
 /// Resident memory that a process may take beside its budget: code, threads, clients, and memory
@@ -19,6 +19,12 @@ pub(crate) const MEMORY_BESIDE_BUDGET_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The same for the embedded store, while it writes large messages.
 pub(crate) const MEMORY_BESIDE_EMBEDDED_BYTES: u64 = 128 * 1024 * 1024;
+
+/// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
+/// by a factor that only the producer knows.
+const SOURCE_FETCH_BYTES_MAX: usize = 1024 * 1024;
+/// A response to a client of many routes has the parts of this number of routes. One of them may get all.
+const SOURCE_FETCH_ROUTES_MAX: usize = 2;
 
 /// The parts of a process that use memory.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +68,10 @@ impl SourceMemory {
     pub(crate) const fn of(bytes: usize) -> Self {
         Self {
             prefetch: bytes / 16,
-            fetch: if bytes / 64 < KAFKA_FETCH_BYTES_MAX {
+            fetch: if bytes / 64 < SOURCE_FETCH_BYTES_MAX {
                 bytes / 64
             } else {
-                KAFKA_FETCH_BYTES_MAX
+                SOURCE_FETCH_BYTES_MAX
             },
             queue: bytes / 16,
         }
@@ -85,8 +91,8 @@ impl SourceMemory {
     /// most, if its queue has room. The responses of three brokers still fit into the memory of the route
     /// and its ingress.
     pub(crate) fn fetch_bytes(self, routes: usize) -> usize {
-        let parts = self.fetch * routes.min(KAFKA_FETCH_ROUTES_MAX);
-        parts.min(KAFKA_FETCH_BYTES_MAX)
+        let parts = self.fetch * routes.min(SOURCE_FETCH_ROUTES_MAX);
+        parts.min(SOURCE_FETCH_BYTES_MAX)
     }
 
     /// All of it, if three brokers answer at once.
@@ -222,7 +228,7 @@ mod tests {
         assert_eq!(fetch(1, 512), (MIB, MIB));
         assert_eq!(fetch(2, 512), (MIB, MIB));
         let (part, bytes) = fetch(200, 512);
-        assert_eq!(bytes, KAFKA_FETCH_ROUTES_MAX * part);
+        assert_eq!(bytes, SOURCE_FETCH_ROUTES_MAX * part);
         for (routes, budget) in [(2, 96), (20, 128), (200, 512), (1_000, 4_096)] {
             let plan = plan(budget * MIB, routes, true, false);
             let response = plan.source.fetch_bytes(routes);

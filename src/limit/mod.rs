@@ -1,4 +1,5 @@
-//! Defines every hard bound with its unit and the reason for its size (I6).
+//! Defines the hard bounds with their units and the reasons for their sizes (I6). The bounds of one
+//! kind of broker are in its folder, such as `broker/kafka/limit.rs`.
 //!
 //! The name of a constant says its quantity and its scope. `_MAX` and `_MIN` are counts unless the
 //! name says `BYTES`. Times are `Duration`s: a `_TIMEOUT` ends an attempt, an `_INTERVAL` repeats,
@@ -9,10 +10,8 @@ mod compact;
 mod embedded;
 mod exactly_once;
 mod ingress;
-mod kafka;
 mod membership;
 mod memory;
-mod nats;
 mod record;
 mod shutdown;
 mod store;
@@ -23,10 +22,8 @@ pub(crate) use compact::*;
 pub(crate) use embedded::*;
 pub(crate) use exactly_once::*;
 pub(crate) use ingress::*;
-pub(crate) use kafka::*;
 pub(crate) use membership::*;
 pub(crate) use memory::*;
-pub(crate) use nats::*;
 pub(crate) use record::*;
 pub(crate) use shutdown::*;
 pub(crate) use store::*;

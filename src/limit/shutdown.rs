@@ -1,7 +1,7 @@
 //! Timeouts of the steps of a shutdown, which ends within ten seconds, and intervals of a changed
 //! configuration.
 
-use super::{CLIENT_CLOSE_TIMEOUT, HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
+use super::{HANDOVER_TIMEOUT, MEMBERSHIP_INTERVAL};
 use std::time::Duration;
 
 /// A stopping worker hands over served shards for this time. It then releases the rest.
@@ -14,6 +14,8 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 pub(crate) const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the last store call of a stopping process. Without it, others wait until the session is over.
 pub(crate) const FINAL_STORE_CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout for closing a client. Then the thread of the client is abandoned.
+pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// After this time a process that has not stopped exits with an error: one of its loops hangs.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(9_500);
 /// Interval of reading the configuration with `worker.watch_config`.

@@ -1,8 +1,8 @@
 //! Starts the two threads of the ingress, which serve all routes: one reads, and one stores.
 
-use super::brokers::{Cluster, SourceOptions};
 use super::wiring::{StoreThread, Wiring, consumer_group, routing_rules};
 use crate::broker::Source;
+use crate::broker::cluster::SourceOptions;
 use crate::config::OnSourceGap;
 use crate::ingress::{self, Appender, AppenderHandle, Ingress};
 use crate::limit::STORE_RESPONSE_TIMEOUT;
@@ -151,9 +151,9 @@ pub(super) fn sources<'a>(
     let mut found = BTreeMap::new();
     for (cluster, options) in by_cluster {
         let names: Vec<String> = options.iter().map(|it| it.route.clone()).collect();
-        let cluster = Cluster::of(&wiring.config, cluster);
-        let health = |of: String| wiring.health.register(format!("{client} {of}"));
-        let sources = cluster.sources(options, wiring.memory.source, health);
+        let cluster = wiring.config.cluster(cluster);
+        let mut health = |of: String| wiring.health.register(format!("{client} {of}"));
+        let sources = cluster.sources(options, wiring.memory.source, &mut health);
         let sources = sources.with_context(|| cluster.qualified_name())?;
         found.extend(names.into_iter().zip(sources));
     }

@@ -1,9 +1,9 @@
 //! Starts the thread of the membership: the session of this worker, and the assignments.
 
-use super::brokers::Cluster;
 use super::wiring::{StoreThread, Wiring};
 use crate::membership::{
-    self, Assignments, Ports, Publisher, SourceTopics, WorkerLoop, heartbeat_timeout,
+    self, Assignments, ClusterCatalog, Ports, Publisher, SourceTopics, WorkerLoop,
+    heartbeat_timeout,
 };
 use crate::metric;
 use crate::model::{SessionId, WorkerEntry, readable_level};
@@ -48,10 +48,19 @@ fn ports(wiring: &Wiring, store: Rc<dyn Store>, publisher: Publisher) -> Result<
     }
     let mut clusters = Vec::new();
     for (cluster, routes) in routes {
-        let cluster = Cluster::of(&wiring.config, cluster);
+        let (kind, _) = wiring.config.cluster_table(cluster);
+        let cluster = wiring.config.cluster(cluster);
         let name = cluster.qualified_name();
         let health = wiring.health.register(format!("catalog client of {name}"));
-        clusters.extend(cluster.catalogs(routes, health).context(name)?);
+        let catalog = cluster.admin(None, health).context(name)?;
+        if kind.facts().lists_topics_together {
+            clusters.push(ClusterCatalog { catalog, routes });
+            continue;
+        }
+        clusters.extend(routes.into_iter().map(|route| ClusterCatalog {
+            catalog: catalog.share(),
+            routes: vec![route],
+        }));
     }
     Ok(Ports {
         clusters,

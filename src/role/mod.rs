@@ -16,7 +16,6 @@
 //! configuration has changed.
 
 mod admin_threads;
-mod brokers;
 mod hints;
 mod ingress_threads;
 mod membership_thread;
@@ -28,11 +27,10 @@ mod trace_thread;
 mod wiring;
 mod worker_name;
 
-pub(crate) use brokers::{Cluster, SourceOptions, TargetOptions, TargetPurpose, nats_cluster};
 pub(crate) use memory::memory_plan;
 pub use process::serve;
 pub(crate) use store_factory::{StoreFactory, query_context, redis_options};
-pub(crate) use wiring::{group_admin, groups, redrive_group, routing_rules};
+pub(crate) use wiring::{groups, redrive_group, routing_rules};
 
 use crate::clock::{SteadyClock, WallClock};
 use crate::config::{Config, Role};

@@ -5,7 +5,6 @@
 //! change they end as at a planned stop, and begin again in the same process. If they fail before
 //! they are ready, they begin with the last configuration that was ready.
 
-use super::brokers::Cluster;
 use super::wiring::{Limits, StartTimes};
 use super::{Service, ServiceStart, ThreadsRemain, main_runtime};
 use crate::admin;
@@ -204,7 +203,7 @@ impl Process {
     fn apply_to_process(&self, new: &Config) -> Result<(), String> {
         for (name, kafka) in &new.kafka {
             if self.config.kafka.get(name) != Some(kafka) {
-                let changed = Cluster::of(new, name).change_secrets();
+                let changed = kafka.kafka_cluster(name).change_secrets();
                 changed.map_err(|error| format!("the secrets of kafka.{name}: {error}"))?;
             }
         }

@@ -1,9 +1,9 @@
 //! Starts the threads of the timer: leases and dispatcher, loader, compactor, and the readers of
 //! definitions.
 
-use super::brokers::{Catalogs, Cluster, TargetOptions, TargetPurpose};
 use super::ingress_threads::sources;
 use super::wiring::{StoreThread, Wiring, consumer_group, marker_group, routing_rules};
+use crate::broker::cluster::{ClusterAdmin, TargetOptions, TargetPurpose};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Target, TransactionalProducers};
 use crate::config;
@@ -167,17 +167,17 @@ fn lease_keeper(
     assignments: Assignments,
     (events, release_results): (mpsc::Sender<LeaseEvent>, mpsc::Receiver<ReleaseResult>),
 ) -> Result<LeaseKeeper> {
-    let mut catalogs: BTreeMap<&str, Catalogs> = BTreeMap::new();
+    let mut catalogs: BTreeMap<&str, Box<dyn ClusterAdmin>> = BTreeMap::new();
     let mut routes = Vec::new();
     for (name, route) in &wiring.config.routes {
         let group = consumer_group(&wiring.config, name);
         let catalog = match catalogs.entry(&route.source.cluster) {
-            Entry::Occupied(known) => known.get()(),
+            Entry::Occupied(known) => known.get().share(),
             Entry::Vacant(new) => {
-                let cluster = Cluster::of(&wiring.config, &route.source.cluster);
+                let cluster = wiring.config.cluster(&route.source.cluster);
                 let part = format!("commits client of {}", cluster.qualified_name());
                 let health = wiring.health.register(part);
-                new.insert(cluster.commits(&group, health)?)()
+                new.insert(cluster.admin(Some(&group), health)?).share()
             }
         };
         routes.push(RouteCatalog {
@@ -312,7 +312,7 @@ fn target(
         TargetPurpose::Bulk => "bulk target client",
         TargetPurpose::Fast | TargetPurpose::Command => "target client",
     };
-    let cluster = Cluster::of(&wiring.config, cluster);
+    let cluster = wiring.config.cluster(cluster);
     let name = cluster.qualified_name();
     let health = wiring.health.register(format!("{client} of {name}"));
     let options = TargetOptions {
@@ -329,7 +329,7 @@ fn transactional_producers(
     budget: Arc<SendBudget>,
     marker_group: &str,
 ) -> Result<Box<dyn TransactionalProducers>> {
-    let cluster = Cluster::of(&wiring.config, cluster);
+    let cluster = wiring.config.cluster(cluster);
     let name = cluster.qualified_name();
     let health = wiring
         .health

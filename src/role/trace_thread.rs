@@ -17,8 +17,8 @@ pub(super) fn start(group: &mut TaskGroup, config: &Config, random: StdRng) -> R
         return Ok(Tracer::default());
     };
     let systems = |route: &config::Route| MessagingSystems {
-        source: route.source.kind.key(),
-        target: route.target_kind().key(),
+        source: route.source.kind.facts().key,
+        target: route.target_kind().facts().key,
     };
     let routes = config.routes.iter();
     let converter = SpanConverter {

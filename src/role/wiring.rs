@@ -1,9 +1,7 @@
 //! Everything that the threads of a process share, and how a thread gets a store connection.
 
 use super::StoreFactory;
-use super::brokers::{Cluster, naming};
 use super::worker_name::WorkerName;
-use crate::broker::GroupAdmin;
 use crate::clock::{Clock as _, SteadyClock, WallClock};
 use crate::config::{self, Config};
 use crate::encryption::KeyRing;
@@ -188,17 +186,6 @@ pub(crate) fn redrive_group(config: &Config, route: &str) -> String {
     format!("{}.redrive", consumer_group(config, route))
 }
 
-/// Moves the position of the route's source.
-pub(crate) fn group_admin(
-    config: &Config,
-    route: &str,
-    health: HealthPart,
-) -> Result<Box<dyn GroupAdmin>> {
-    let source = &config.routes[route].source;
-    let group = consumer_group(config, route);
-    Cluster::of(config, &source.cluster).group_admin(&group, health)
-}
-
 /// The groups in which the route commits.
 pub(crate) fn groups(config: &Config, route: &str) -> (String, Option<String>) {
     let is_exactly_once = config.routes[route].delivery == config::Delivery::ExactlyOnce;
@@ -211,7 +198,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
     let route = &config.routes[name];
     RoutingRules {
         targets: TargetRules::new(
-            naming(route.target_kind()),
+            route.target_kind().facts().naming,
             route.target.as_ref().map(|target| target.name.as_str()),
             route.allow.clone().unwrap_or_default(),
             config.source_topics_of(route.target_cluster()),
@@ -219,7 +206,7 @@ pub(crate) fn routing_rules(config: &Config, name: &str) -> RoutingRules {
         replies: route.allow_replies.as_ref().map(|allowed| {
             let sources = config.source_topics_of(route.target_cluster());
             ReplyRules {
-                targets: TargetRules::replies(naming(route.target_kind()), allowed, sources),
+                targets: TargetRules::replies(route.target_kind().facts().naming, allowed, sources),
                 is_exactly_once: route.delivery == config::Delivery::ExactlyOnce,
             }
         }),

@@ -12,7 +12,7 @@ mod histogram_recorder;
 mod otlp_http;
 mod span;
 
-use crate::config::{Log, LogFormat};
+use crate::config::{BrokerKind, Log, LogFormat};
 use crate::metric;
 use anyhow::Context as _;
 pub(crate) use exporter::Exporter;
@@ -85,10 +85,13 @@ where
     (lines.with_filter(filter), handle)
 }
 
-/// async-nats logs every connection attempt. `health` logs each outage once. A user can enable the
-/// library's logs in `log.level`.
+/// The directives of the brokers, which those of `log.level` override.
 fn targets(level: &str) -> Targets {
-    format!("async_nats=off,{level}")
+    let of_brokers = BrokerKind::ALL.into_iter();
+    let of_brokers = of_brokers.filter_map(|kind| kind.facts().log_directive);
+    let directives: Vec<&str> = of_brokers.chain([level]).collect();
+    let directives = directives.join(",");
+    directives
         .parse()
         .expect("the configuration accepts only well-formed filters")
 }

@@ -37,19 +37,25 @@ pub(crate) struct WrittenDefinition {
 }
 
 impl WrittenDefinition {
-    /// The problem of two changes at the same time: only the last record counts.
-    pub(crate) fn conflict(&self) -> Option<String> {
+    /// The problem of two changes at the same time: only the last record defines the schedule. Both may fire
+    /// it.
+    pub(crate) fn conflict(&self, action: ScheduleAction) -> Option<String> {
         let Self { offset, other } = self;
         let other = (*other)?;
-        Some(if other < *offset {
-            format!(
-                "the record at offset {other} was written at the same time, and the one of this change, at offset {offset}, has replaced it: send it again"
-            )
-        } else {
-            format!(
-                "the record at offset {other} was written at the same time, and has replaced the one of this change, at offset {offset}"
-            )
-        })
+        let fires = action == ScheduleAction::Fire;
+        if other < *offset {
+            let once_more = match fires {
+                true => " Do not repeat this change: it is delivered",
+                false => "",
+            };
+            return Some(format!(
+                "the record at offset {other} was written at the same time, and the one of this change, at offset {offset}, has replaced it: send the other one again.{once_more}"
+            ));
+        }
+        let text = format!(
+            "the record at offset {other} was written at the same time, and has replaced the one of this change, at offset {offset}"
+        );
+        Some(text).filter(|_| !fires)
     }
 }
 
@@ -177,6 +183,7 @@ impl ScheduleAction {
             partition: schedule.partition,
             offset,
             state: match self {
+                _ if offset.is_none() => schedule.state,
                 Self::Pause => ScheduleState::Paused,
                 Self::Resume => ScheduleState::Active,
                 Self::Fire => schedule.state,
@@ -335,13 +342,15 @@ mod tests {
 
     #[test]
     fn the_last_of_two_records_counts() {
-        let conflict = |other| WrittenDefinition { offset: 9, other }.conflict();
-        assert_eq!(conflict(None), None);
-        assert!(conflict(Some(8)).unwrap().contains("send it again"));
-        assert!(
-            conflict(Some(10))
-                .unwrap()
-                .contains("has replaced the one of this change")
-        );
+        let conflict = |other, action| WrittenDefinition { offset: 9, other }.conflict(action);
+        let has_text = |other, action, text: &str| {
+            conflict(Some(other), action).is_some_and(|found| found.contains(text))
+        };
+        let (pause, fire) = (ScheduleAction::Pause, ScheduleAction::Fire);
+        assert_eq!(conflict(None, pause), None);
+        assert!(has_text(8, pause, "send the other one again"));
+        assert!(has_text(10, pause, "has replaced the one of this change"));
+        assert!(has_text(8, fire, "Do not repeat this change"));
+        assert_eq!(conflict(Some(10), fire), None, "it is delivered");
     }
 }

@@ -107,11 +107,12 @@ impl ScheduleChanges {
             return Ok(Json(action.receipt(schedule, None)));
         };
         let written = self.changes.write(actor, action.audit_name(), change);
-        let written: Option<WrittenDefinition> = serde_json::from_str(&written.await?).ok();
-        if let Some(text) = written.as_ref().and_then(WrittenDefinition::conflict) {
+        let written: WrittenDefinition = serde_json::from_str(&written.await?).map_err(|_| {
+            Problem::unavailable("the record is written, and its offset is unknown")
+        })?;
+        if let Some(text) = written.conflict(action) {
             return Err(conflict(text));
         }
-        let offset = written.map(|written| written.offset);
-        Ok(Json(action.receipt(schedule, offset)))
+        Ok(Json(action.receipt(schedule, Some(written.offset))))
     }
 }

@@ -1,5 +1,6 @@
 //! Runs the broker contract against a real Kafka, for the integration tests, which have a broker.
 
+use super::limit::KAFKA_REQUEST_TIMEOUT;
 use super::{Cluster, KafkaCatalog, KafkaSource, KafkaTarget, KafkaTransactionalProducers};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{
@@ -7,7 +8,7 @@ use crate::broker::{
     TransactionalProducers,
 };
 use crate::clock::{Clock as _, WallClock};
-use crate::limit::{KAFKA_REQUEST_TIMEOUT, SourceMemory};
+use crate::limit::SourceMemory;
 use crate::model::{Headers, Offset, Partition};
 use crate::testing::broker::contract::{self, BrokerUnderTest};
 use async_trait::async_trait;

@@ -2,10 +2,12 @@
 
 use super::error::client_creation_error;
 use super::ffi::log_in;
+use super::limit::KAFKA_REQUEST_TIMEOUT;
 use super::login::Login;
 use super::options::{ClientOptions, Cluster, NO_OPTIONS};
 use crate::broker::Error;
-use crate::limit::KAFKA_REQUEST_TIMEOUT;
+use crate::broker::cluster::NewRecords;
+use async_trait::async_trait;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::{Message as _, Offset, TopicPartitionList};
@@ -50,9 +52,11 @@ impl EndReader {
             .map_err(|error| unavailable(&error))?;
         Ok(Self(consumer))
     }
+}
 
-    /// The payload of the next record. `None`: no record has arrived until `end`.
-    pub(crate) fn next(&self, end: Instant) -> Result<Option<Vec<u8>>, Error> {
+#[async_trait(?Send)]
+impl NewRecords for EndReader {
+    async fn next(&mut self, end: Instant) -> Result<Option<Vec<u8>>, Error> {
         let wait = end.saturating_duration_since(Instant::now());
         match self.0.poll(wait) {
             None => Ok(None),

@@ -6,8 +6,8 @@
 //! says when the owner of a client must send the probe.
 
 use super::ffi::{ClientEvent, ProbeTarget};
+use super::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
 use crate::health::HealthPart;
-use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_PROBE_INTERVAL, KAFKA_SILENCE_TIMEOUT};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

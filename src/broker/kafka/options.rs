@@ -1,11 +1,10 @@
 //! Client options: Postdate's defaults, its limits, and the properties that it enforces.
 
+use super::limit::{KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_REQUEST_TIMEOUT};
 use super::login::Login;
 use super::password;
 use crate::broker::Error;
-use crate::limit::{
-    KAFKA_PRODUCER_QUEUE_BYTES_MAX, KAFKA_REQUEST_TIMEOUT, PARTITION_DISCOVERY_INTERVAL,
-};
+use crate::limit::PARTITION_DISCOVERY_INTERVAL;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use std::collections::BTreeMap;
 use std::sync::Arc;

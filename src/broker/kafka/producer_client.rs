@@ -1,10 +1,10 @@
 //! The caller's side of a producer: sends records, and closes the client and its thread.
 
 use super::ffi::{NativeProducer, ProduceRequest, TopicHandle};
+use super::limit::KAFKA_TOPIC_HANDLES_MAX;
 use crate::broker::Error;
 use crate::broker::send_budget::SendBudget;
 use crate::client_thread::ClientThread;
-use crate::limit::KAFKA_TOPIC_HANDLES_MAX;
 use crate::model::header::Header;
 use crate::model::is_topic_name;
 use rdkafka::config::ClientConfig;

@@ -3,14 +3,12 @@
 use super::error::needs_operator;
 use super::ffi::{Message, NativeConsumer};
 use super::health::{ClusterHealth, is_connection_error};
+use super::limit::KAFKA_REQUEST_TIMEOUT;
 use super::options::{ClientOptions, Cluster, NO_OPTIONS, kbytes};
 use super::partition_list;
 use crate::broker::{Error, RecordBatch, StoredRecords};
 use crate::health::HealthPart;
-use crate::limit::{
-    DEAD_LETTER_FETCH_BYTES_MAX, DEAD_LETTER_POLL_INTERVAL, KAFKA_REQUEST_TIMEOUT,
-    REDRIVE_BATCH_MAX,
-};
+use crate::limit::{DEAD_LETTER_FETCH_BYTES_MAX, DEAD_LETTER_POLL_INTERVAL, REDRIVE_BATCH_MAX};
 use crate::model::{Offset, Partition, Timestamp};
 use async_trait::async_trait;
 use rdkafka::TopicPartitionList;

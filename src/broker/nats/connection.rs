@@ -1,13 +1,13 @@
 //! One connection to a cluster: its options, its health, and the texts of its errors.
 
+use super::limit::{
+    NATS_CONNECTION_EVENTS_MAX, NATS_HEARTBEAT_INTERVAL, NATS_RECONNECT_DELAY_MAX,
+    NATS_REQUEST_TIMEOUT,
+};
 use super::{Cluster, Login};
 use crate::broker::Error;
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{
-    NATS_CONNECTION_EVENTS_MAX, NATS_HEARTBEAT_INTERVAL, NATS_RECONNECT_DELAY_MAX,
-    NATS_REQUEST_TIMEOUT,
-};
 use crate::retry::backoff;
 use async_nats::jetstream::{self, Context};
 use async_nats::{ConnectErrorKind, ConnectOptions, Event, ServerError};

@@ -1,7 +1,8 @@
 //! Runs the broker contract on a real NATS server, for the integration tests. Each partition of a
 //! contract topic is a stream of its own, which a plain client creates.
 
-use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget, SourceOptions};
+use super::source::SourceOptions;
+use super::{Cluster, Login, NatsCatalog, NatsSource, NatsTarget};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{GroupAdmin, OffsetCommit, Source, Target, TransactionalProducers};
 use crate::clock::{Clock as _, WallClock};

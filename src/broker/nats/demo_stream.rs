@@ -1,10 +1,10 @@
 //! A temporary stream for `postdate demo`. Each call opens a connection of its own.
 
 use super::connection::{Connection, error_chain};
+use super::limit::{NATS_CLOSE_TIMEOUT, NATS_REQUEST_TIMEOUT};
 use super::{Cluster, kv};
 use crate::broker::Error;
 use crate::health::Health;
-use crate::limit::{NATS_CLOSE_TIMEOUT, NATS_REQUEST_TIMEOUT};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Config;
 use std::time::Duration;

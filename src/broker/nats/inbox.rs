@@ -3,8 +3,10 @@
 use super::Cluster;
 use super::connection::{Connection, error_chain};
 use crate::broker::Error;
+use crate::broker::cluster::NewRecords;
 use crate::health::Health;
 use async_nats::Subscriber;
+use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
@@ -38,13 +40,15 @@ impl Inbox {
         })
     }
 
-    pub(crate) fn subject(&self) -> &str {
+    pub(super) fn subject(&self) -> &str {
         &self.subject
     }
+}
 
-    /// The payload of the next message. `None`: no message has arrived until `end`.
-    pub(crate) async fn next(&mut self, end: Instant) -> Option<Vec<u8>> {
-        let message = timeout_at(end, self.messages.next()).await.ok()??;
-        Some(message.payload.to_vec())
+#[async_trait(?Send)]
+impl NewRecords for Inbox {
+    async fn next(&mut self, end: Instant) -> Result<Option<Vec<u8>>, Error> {
+        let message = timeout_at(end, self.messages.next()).await.ok().flatten();
+        Ok(message.map(|message| message.payload.to_vec()))
     }
 }

@@ -5,9 +5,9 @@
 //! as `=` and two hex digits.
 
 use super::connection::Connection;
+use super::limit::NATS_COMMIT_READS_MAX;
 use super::stream_info;
 use crate::broker::{Error, OffsetCommit};
-use crate::limit::NATS_COMMIT_READS_MAX;
 use crate::model::Partition;
 use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind, KeyValueError};
 use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};

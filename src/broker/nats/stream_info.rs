@@ -1,8 +1,8 @@
 //! The state and settings of a stream, and single messages of it by sequence.
 
 use super::connection::Connection;
+use super::limit::NATS_REQUEST_TIMEOUT;
 use crate::broker::{Error, PartitionInfo};
-use crate::limit::NATS_REQUEST_TIMEOUT;
 use crate::model::{
     Offset, Partition, SourceIdentity, Timestamp, filter_covers, split_source_topic,
 };

@@ -9,7 +9,6 @@ use crate::config::Config;
 use crate::health::Health;
 use crate::limit::CHECK_TIMEOUT;
 use crate::model::Dialect;
-use crate::role::Cluster;
 use futures_util::future::join_all;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,10 +36,10 @@ pub(super) async fn inspect_all(config: &Config, check: &CheckArgs) -> Vec<Clust
 }
 
 async fn inspect(config: &Config, name: &str, check: &CheckArgs) -> ClusterReport {
-    let cluster = Cluster::of(config, name);
+    let cluster = config.cluster(name);
     let area = cluster.qualified_name();
     let fail = |error: Error, remedy| Finding::fail("reachable", error.to_string(), remedy);
-    let mut inspector = match cluster.inspector(Health::new().register("check")) {
+    let mut inspector = match cluster.admin(None, Health::new().register("check")) {
         Ok(inspector) => inspector,
         Err(error) => {
             let remedy = format!("check {area}.properties, and what this client may do");

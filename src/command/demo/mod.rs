@@ -6,6 +6,7 @@ mod screen;
 mod text;
 
 use crate::admin;
+use crate::broker::cluster::{SourceOptions, TargetOptions, TargetPurpose};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Catalog, Error, Event, OutgoingRecord, SendResult, Source, Target};
 use crate::cli::DemoArgs;
@@ -14,10 +15,7 @@ use crate::health::Health;
 use crate::limit::{DEMO_IN_FLIGHT_MAX, DEMO_TEXT_BYTES_MAX, DEMO_TICK_INTERVAL};
 use crate::model::header_name::{DUE, ERROR_DETAIL};
 use crate::model::{Dialects, Headers, Partition, Record, Timestamp};
-use crate::role::{
-    Cluster, Service, ServiceStart, SourceOptions, StartTimes, TargetOptions, TargetPurpose,
-    main_runtime, memory_plan,
-};
+use crate::role::{Service, ServiceStart, StartTimes, main_runtime, memory_plan};
 use crate::telemetry::Telemetry;
 use anyhow::{Context, Result, ensure};
 use board::{Arrival, Board, Phase};
@@ -116,7 +114,7 @@ impl Traffic<'_> {
             budget: Arc::new(SendBudget::new(DEMO_IN_FLIGHT_MAX, usize::MAX)),
             sender: self.run.clone(),
         };
-        let cluster = Cluster::of(config, &route.source.cluster);
+        let cluster = config.cluster(&route.source.cluster);
         let mut target = cluster.target(options, part("demo sender"))?;
         let options = SourceOptions {
             route: self.run.clone(),
@@ -125,10 +123,11 @@ impl Traffic<'_> {
             dialects: Dialects::default(),
         };
         let memory = memory_plan(config).source;
-        let cluster = Cluster::of(config, route.target_cluster());
-        let health = |_| part("demo watcher");
-        let mut source = cluster.sources(vec![options], memory, health)?.remove(0);
-        let mut catalog = cluster.catalog(part("demo catalog"))?;
+        let cluster = config.cluster(route.target_cluster());
+        let mut health = |_| part("demo watcher");
+        let mut sources = cluster.sources(vec![options], memory, &mut health)?;
+        let mut source = sources.remove(0);
+        let mut catalog = cluster.admin(None, part("demo catalog"))?;
         let mut tick = interval(DEMO_TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut quit = Box::pin(quit_signal());

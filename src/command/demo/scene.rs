@@ -6,7 +6,6 @@ use crate::cli::DemoArgs;
 use crate::command::run;
 use crate::config::{BrokerKind, Config, Error, Route};
 use crate::model::{source_topic, split_source_topic};
-use crate::role::nats_cluster;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -37,7 +36,7 @@ impl Scene {
         if let Some(url) = &demo.nats {
             let deployment = format!("demo_{id}");
             let scene = Self::own(&deployment, &nats_tables(url, id)).context("--nats")?;
-            let cluster = nats_cluster(&scene.config, "demo");
+            let cluster = scene.config.nats["demo"].nats_cluster("demo", &deployment);
             run(async { create_demo_stream(&cluster, id).await.context("--nats") })?;
             return Ok(scene);
         }
@@ -87,17 +86,13 @@ log.level = "warn"
         if route.dead_letter.cluster == target.cluster {
             watched.push(route.dead_letter.name.clone());
         }
-        let (topic, cluster) = (&route.source.topics[0], &route.source.cluster);
-        let (addresses, source) = match split_source_topic(topic) {
-            Some((stream, subject)) => {
-                watched = watched
-                    .iter()
-                    .map(|name| source_topic(stream, name))
-                    .collect();
-                (config.nats[cluster].urls().collect(), subject)
-            }
-            None => (config.kafka[cluster].brokers.clone(), topic.as_str()),
-        };
+        let topic = &route.source.topics[0];
+        let mut source = topic.as_str();
+        if let Some((stream, subject)) = split_source_topic(topic) {
+            let topics = watched.iter().map(|name| source_topic(stream, name));
+            (watched, source) = (topics.collect(), subject);
+        }
+        let addresses = config.cluster_table(&route.source.cluster).1.addresses();
         Ok(Self {
             address: addresses.join(","),
             source: source.to_owned(),
@@ -120,7 +115,8 @@ log.level = "warn"
         let Some((stream, _)) = split_source_topic(&self.route.source.topics[0]) else {
             return Ok(());
         };
-        let cluster = nats_cluster(&self.config, "demo");
+        let deployment = &self.config.deployment;
+        let cluster = self.config.nats["demo"].nats_cluster("demo", deployment);
         run(async { Ok(delete_demo_stream(&cluster, stream).await?) })
     }
 }

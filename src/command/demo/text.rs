@@ -3,17 +3,13 @@
 use super::board::{Board, Phase};
 use super::scene::Scene;
 use crate::command::page::{Page, Tone};
-use crate::config::BrokerKind;
 use crate::model::{Timestamp, readable::count};
 
 /// The text before the start: addresses, and how to send a message.
 pub(super) fn introduction(scene: &Scene) -> String {
     let (address, source, target) = (&scene.address, &scene.source, &scene.target);
     let invitation = invitation(scene);
-    let note = match scene.route.source.kind {
-        BrokerKind::Kafka => "Clients of librdkafka can use this Kafka. The Java client cannot.",
-        BrokerKind::Nats => "At the end the demo deletes the stream with the messages.",
-    };
+    let note = scene.route.source.kind.facts().demo_note;
     let rest = if scene.is_own {
         let why = "Send one yourself while it runs, due in five seconds";
         format!("{why}:\n\n{invitation}\n\n{note}\ndocs/commands.md has the same in Python.")
@@ -33,14 +29,9 @@ The whole service runs in this process, on {address}. It writes:
     )
 }
 
-/// A command that sends a message, short enough for a narrow terminal.
+/// A command that sends a message.
 fn invitation(scene: &Scene) -> String {
-    let address = scene.address.trim_start_matches("nats://");
-    let source = &scene.source;
-    match scene.route.source.kind {
-        BrokerKind::Kafka => format!("echo hi|kcat -Pb {address} -t {source} -H postdate-after=5s"),
-        BrokerKind::Nats => format!("nats pub -J -H postdate-after:5s -s {address} {source} hi"),
-    }
+    (scene.route.source.kind.facts().send_command)(&scene.address, &scene.source)
 }
 
 pub(super) fn lateness(board: &Board) -> String {

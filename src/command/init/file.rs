@@ -1,12 +1,12 @@
 //! The text of a new configuration file.
 
 use super::Answers;
-use crate::config::BrokerKind;
 use serde_json::json;
 
 pub(super) fn text(answers: &Answers) -> String {
     let deployment = json!(answers.deployment);
-    let (store, cluster, route) = (store(answers), cluster(answers), route(answers));
+    let cluster = (answers.kind.facts().init.cluster_table)(&answers.servers);
+    let (store, route) = (store(answers), route(answers));
     format!(
         "\
 # The configuration of Postdate, written by `postdate init`. All options not named here have defaults:
@@ -47,62 +47,11 @@ path = {store}
     }
 }
 
-fn cluster(answers: &Answers) -> String {
-    match answers.kind {
-        BrokerKind::Kafka => {
-            let brokers: Vec<&str> = answers.servers.split(',').map(str::trim).collect();
-            let brokers = json!(brokers);
-            format!(
-                "\
-[kafka.main]
-brokers = {brokers}
-# TLS and a login, with the names of librdkafka:
-#[kafka.main.properties]
-#\"security.protocol\" = \"SASL_SSL\"
-#\"sasl.mechanisms\" = \"SCRAM-SHA-512\"
-#\"sasl.username\" = \"postdate\"
-#\"sasl.password_file\" = \"/run/secrets/kafka-password\"
-"
-            )
-        }
-        BrokerKind::Nats => {
-            let servers = json!(answers.servers);
-            format!(
-                "\
-[nats.main]
-url = {servers}
-# A login, and an authority for TLS:
-#credentials_file = \"/run/secrets/nats.creds\"
-#ca = \"/etc/ssl/nats-ca.pem\"
-"
-            )
-        }
-    }
-}
-
 fn route(answers: &Answers) -> String {
     let max_delay = json!(answers.max_delay);
     let [target, dead_letter] = [&answers.target, &answers.dead_letter].map(|name| json!(name));
-    let (source, key) = match (answers.kind, answers.source.split_once(':')) {
-        (BrokerKind::Nats, Some((stream, subject))) => {
-            let (stream, subject) = (json!(stream), json!(subject));
-            let source = format!("nats = \"main\", stream = {stream}, subjects = [{subject}]");
-            (source, "nats = \"main\", subject")
-        }
-        _ => {
-            let source = format!("kafka = \"main\", topics = [{}]", json!(answers.source));
-            (source, "kafka = \"main\", topic")
-        }
-    };
-    let exactly_once = match answers.kind {
-        BrokerKind::Kafka => {
-            "\
-# For consumers with isolation.level=read_committed that must see each message once:
-#delivery = \"exactly-once\"
-"
-        }
-        BrokerKind::Nats => "",
-    };
+    let facts = answers.kind.facts();
+    let key = format!("{} = \"main\", {}", facts.key, answers.kind.name_key());
     format!(
         "\
 # Producers write to the source, with a header such as `postdate-after: 30m`. The message arrives at the target.
@@ -113,15 +62,17 @@ target = {{ {key} = {target} }}
 dead_letter = {{ {key} = {dead_letter} }}
 # Messages with a longer delay are rejected. The source must keep its messages for longer than this.
 max_delay = {max_delay}
-{exactly_once}",
-        route = answers.route
+{rest}",
+        route = answers.route,
+        source = answers.source_keys,
+        rest = facts.init.route_lines
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{BrokerKind, Config};
 
     fn answers(kind: BrokerKind, servers: &str, store: &str, source: &str) -> Answers {
         Answers {
@@ -130,7 +81,7 @@ mod tests {
             store: store.into(),
             deployment: "prod".into(),
             route: "orders".into(),
-            source: source.into(),
+            source_keys: (kind.facts().init.source_keys)(source).unwrap(),
             target: "orders".into(),
             dead_letter: "dead".into(),
             max_delay: "7d".into(),

@@ -5,7 +5,7 @@ mod file;
 
 use super::Refused;
 use super::page::print;
-use crate::cli::InitArgs;
+use crate::cli::{InitArgs, SERVER_FLAGS, SERVERS_QUESTION};
 use crate::config::{BrokerKind, Config};
 use anyhow::{Context, Result};
 use std::fs::OpenOptions;
@@ -16,14 +16,14 @@ use std::path::Path;
 #[derive(Debug, PartialEq, Eq)]
 struct Answers {
     kind: BrokerKind,
-    /// Kafka's brokers, or the servers of NATS, with commas between them.
+    /// The servers of the cluster, with commas between them.
     servers: String,
     /// The address of a Redis, or a folder.
     store: String,
     deployment: String,
     route: String,
-    /// `<stream>:<subject>` on NATS.
-    source: String,
+    /// The keys of the source's table.
+    source_keys: String,
     target: String,
     dead_letter: String,
     max_delay: String,
@@ -53,49 +53,40 @@ fn answer(init: &InitArgs, mut ask: Option<Ask<'_>>) -> Result<Answers> {
         (None, Some(ask)) => ask(question, default),
         (None, None) => Ok(default.to_owned()),
     };
-    if init.kafka.is_none() && init.nats.is_none() && !is_asked {
-        let why = "name the brokers: --kafka HOST:PORT, or --nats URL";
-        return Err(Refused(why.to_owned()).into());
+    let named = init.servers();
+    if named.is_none() && !is_asked {
+        return Err(Refused(format!("name the brokers: {SERVER_FLAGS}")).into());
     }
-    let servers = init.kafka.as_ref().or(init.nats.as_ref()).cloned();
-    let question = "Kafka brokers as host:port, or NATS servers as nats://host:port";
-    let servers = answer(&servers, question, "127.0.0.1:9092")?;
-    let is_nats = init.nats.is_some() || (init.kafka.is_none() && servers.contains("://"));
+    let servers = named.map(|(_, servers)| servers.to_owned());
+    let servers = answer(&servers, SERVERS_QUESTION, "127.0.0.1:9092")?;
+    let has_urls = servers.contains("://");
+    let is_likely = |kind: &BrokerKind| kind.facts().init.has_urls == has_urls;
+    let kind = named.map(|(kind, _)| kind);
+    let kind = kind.or(BrokerKind::ALL.into_iter().find(is_likely));
+    let kind = kind.unwrap_or_default();
     let question = "Redis as redis://host:port, or a folder for a single process";
     let store = answer(&init.store, question, "./postdate-data")?;
     let question = "Name of this installation, which must not change later";
     let deployment = answer(&init.deployment, question, "prod")?;
     let route = answer(&init.route, "Name of the route", "orders")?;
-    let (kind, what, source, dead_letter) = if is_nats {
-        let (source, dead) = (format!("DELAYED:delayed.{route}"), format!("dead.{route}"));
-        (
-            BrokerKind::Nats,
-            ["stream:subject", "subject"],
-            source,
-            dead,
-        )
-    } else {
-        let (source, dead) = (format!("{route}.delayed"), format!("{route}.dead"));
-        (BrokerKind::Kafka, ["topic", "topic"], source, dead)
-    };
-    let question = format!("Source {} to which producers write", what[0]);
-    let source = answer(&init.source, &question, &source)?;
-    let question = format!("Target {} to which messages are delivered", what[1]);
+    let (texts, name) = (&kind.facts().init, kind.name_key());
+    let of_route = |text: &str| text.replace("ROUTE", &route);
+    let question = format!("Source {} to which producers write", texts.source);
+    let source = answer(&init.source, &question, &of_route(texts.default_source))?;
+    let question = format!("Target {name} to which messages are delivered");
     let target = answer(&init.target, &question, &route)?;
-    let question = format!("Dead-letter {} for rejected messages", what[1]);
+    let question = format!("Dead-letter {name} for rejected messages");
+    let dead_letter = of_route(texts.default_dead_letter);
     let dead_letter = answer(&init.dead_letter, &question, &dead_letter)?;
     let max_delay = answer(&init.max_delay, "Longest delay", "30d")?;
-    if is_nats && !source.contains(':') {
-        let why = format!("the source {source:?} needs a stream: DELAYED:{source}");
-        return Err(Refused(why).into());
-    }
+    let source_keys = (texts.source_keys)(&source).map_err(Refused)?;
     Ok(Answers {
         kind,
         servers,
         store,
         deployment,
         route,
-        source,
+        source_keys,
         target,
         dead_letter,
         max_delay,
@@ -160,11 +151,16 @@ mod tests {
         assert_eq!(
             (
                 &*found.servers,
-                &*found.source,
+                &*found.source_keys,
                 &*found.target,
                 &*found.dead_letter
             ),
-            ("a:1,b:2", "mail.delayed", "mail", "mail.dead")
+            (
+                "a:1,b:2",
+                "kafka = \"main\", topics = [\"mail.delayed\"]",
+                "mail",
+                "mail.dead"
+            )
         );
         assert_eq!(
             (&*found.store, &*found.max_delay),
@@ -188,8 +184,12 @@ mod tests {
         let init = arguments(&["--route", "mail"]);
         let found = answer(&init, Some(&mut ask)).unwrap();
         assert_eq!(
-            (found.kind, &*found.source, &*found.dead_letter),
-            (BrokerKind::Nats, "DELAYED:delayed.mail", "dead.mail")
+            (found.kind, &*found.source_keys, &*found.dead_letter),
+            (
+                BrokerKind::Nats,
+                "nats = \"main\", stream = \"DELAYED\", subjects = [\"delayed.mail\"]",
+                "dead.mail"
+            )
         );
         assert_eq!(asked.len(), 7, "{asked:?}");
         let init = arguments(&["--nats", "nats://n:4222", "--source", "delayed"]);

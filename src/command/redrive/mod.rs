@@ -15,16 +15,17 @@ use crate::admin::dead_letters::{
     DeadLetterFilter, DeadLettersParams, DeadLettersReport, DeadLettersRequest, RedriveOptions,
     RedriveReport,
 };
+use crate::broker::cluster::{TargetOptions, TargetPurpose};
 use crate::broker::send_budget::SendBudget;
 use crate::cli::{OutputArgs, RedriveArgs};
 use crate::clock::{Clock as _, WallClock};
-use crate::config::{BrokerKind, Config, Error as ConfigError, Route};
+use crate::config::{Config, Error as ConfigError, Route};
 use crate::health::Health;
 use crate::limit::{
     DEAD_LETTERS_SCANNED_MAX, REDRIVE_BATCH_MAX, REDRIVE_CALL_TIMEOUT, REDRIVE_IN_FLIGHT_BYTES_MAX,
 };
 use crate::metric::redriven_counter;
-use crate::role::{Cluster, TargetOptions, TargetPurpose, redrive_group, routing_rules};
+use crate::role::{redrive_group, routing_rules};
 use anyhow::Result;
 use scan::{Bounds, Scan, ScannedRoute};
 use sender::{Client, Sender};
@@ -76,9 +77,9 @@ async fn scan(
     let dead_letter = &route.dead_letter;
     let group = redrive_group(config, name);
     let health = Health::new();
-    let cluster = Cluster::of(config, &dead_letter.cluster);
+    let cluster = config.cluster(&dead_letter.cluster);
     let mut records = cluster.stored_records(&group, health.register("dead letters"))?;
-    let mut positions = cluster.group_admin(&group, health.register("positions"))?;
+    let mut positions = cluster.admin(Some(&group), health.register("positions"))?;
     let sends = request.redrive.is_some_and(|redrive| !redrive.dry_run);
     let mut sender = match sends {
         true => Some(open_sender(config, route, &group, &health)?),
@@ -128,14 +129,15 @@ async fn scan_topic(scan: Scan<'_>, destination: &str) -> Result<()> {
     scan.run(&topic).await
 }
 
-/// Transactions need one Kafka cluster for the source and the dead letters.
+/// Transactions need one cluster for the source and the dead letters.
 fn open_sender(config: &Config, route: &Route, group: &str, health: &Health) -> Result<Sender> {
     let (source, dead_letter) = (&route.source, &route.dead_letter);
-    let is_kafka = [source.kind, dead_letter.kind] == [BrokerKind::Kafka; 2];
-    let cluster = Cluster::of(config, &source.cluster);
+    let has_transactions = source.kind.facts().without_transactions.is_none()
+        && config.is_same_cluster(&source.cluster, &dead_letter.cluster);
+    let cluster = config.cluster(&source.cluster);
     let budget = SendBudget::new(REDRIVE_BATCH_MAX, REDRIVE_IN_FLIGHT_BYTES_MAX);
     let (budget, part) = (Arc::new(budget), health.register("source"));
-    let client = if is_kafka && config.is_same_cluster(&source.cluster, &dead_letter.cluster) {
+    let client = if has_transactions {
         Client::Transactions {
             producers: cluster.transactional_producers(budget, group, part)?,
             number: 0,

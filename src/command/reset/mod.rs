@@ -18,7 +18,7 @@ use crate::config::{Config, Route};
 use crate::health::Health;
 use crate::limit::STORE_RESPONSE_TIMEOUT;
 use crate::model::{Partition, ShardId, StartPoint, Timestamp};
-use crate::role::{Cluster, StoreFactory, group_admin, groups};
+use crate::role::{StoreFactory, groups};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use steps::{Groups, apply, ensure_stopped, start_offsets};
@@ -31,7 +31,11 @@ pub fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
             .await;
         let store = store.context("store.redis")?;
         ensure_stopped(&*store).await?;
-        let mut source = group_admin(config, &reset.route, Health::new().register("reset"))?;
+        let route = &config.routes[&reset.route];
+        let (source_group, markers) = groups(config, &reset.route);
+        let part = Health::new().register("reset");
+        let cluster = config.cluster(&route.source.cluster);
+        let mut source = cluster.admin(Some(&source_group), part)?;
         let (shards, gone) = shards(&mut *source, reset).await?;
         let starts = start_offsets(&mut *source, &shards, reset.from).await?;
         let all = [&shards[..], &gone].concat();
@@ -45,11 +49,10 @@ pub fn reset(config: &Config, reset: &ResetArgs) -> Result<()> {
             "messages still wait, so nothing was erased ({}): let a running service deliver them first, or give --discard to lose them",
             waiting.join(", ")
         );
-        let windows = duplicate_windows(config, &config.routes[&reset.route]).await;
+        let windows = duplicate_windows(config, route).await;
         let windows = windows.context(
             "nothing was erased: cannot read the duplicate windows of the target streams",
         )?;
-        let (source_group, markers) = groups(config, &reset.route);
         let groups = Groups {
             source: source_group,
             markers,
@@ -121,7 +124,7 @@ async fn duplicate_windows(config: &Config, route: &Route) -> Result<Vec<(String
     let mut windows = Vec::new();
     for (cluster, targets) in targets {
         let part = Health::new().register("reset");
-        let mut inspector = Cluster::of(config, cluster).inspector(part)?;
+        let mut inspector = config.cluster(cluster).admin(None, part)?;
         for target in targets {
             windows.extend(inspector.duplicate_windows(target).await?);
         }

@@ -8,10 +8,10 @@ use crate::command::send::Draft;
 use crate::command::source_producer::{SourceProducer, SourceRecord};
 use crate::config::Config;
 use crate::health::Health;
-use crate::limit::COMMAND_DELIVERY_TIMEOUT;
+use crate::limit::DEFINITION_LOOK_TIMEOUT;
 use crate::model::{Offset, Partition, Record, Watermark};
-use crate::role::{Cluster, redrive_group};
-use anyhow::{Context as _, Result};
+use crate::role::redrive_group;
+use anyhow::{Context as _, Result, bail};
 use tokio::time::timeout;
 
 /// Reads the source of a recurring route.
@@ -26,13 +26,13 @@ impl DefinitionReader {
             let what = format!("route {route} is not recurring, so it has no schedules");
             return Err(Refused(what).into());
         }
-        let cluster = Cluster::of(config, &config.routes[route].source.cluster);
+        let cluster = config.cluster(&config.routes[route].source.cluster);
         let health = Health::new();
         // The clients need the name of a group that the user of the service may read. Neither commits.
         let group = redrive_group(config, route);
         Ok(Self {
             records: cluster.stored_records(&group, health.register("definitions"))?,
-            catalog: cluster.group_admin(&group, health.register("partitions"))?,
+            catalog: cluster.admin(Some(&group), health.register("partitions"))?,
         })
     }
 
@@ -80,8 +80,7 @@ impl DefinitionReader {
                 other = Some(record.offset.0);
             }
         });
-        // Other changes of the service wait meanwhile.
-        let ends = timeout(COMMAND_DELIVERY_TIMEOUT, ends).await;
+        let ends = timeout(DEFINITION_LOOK_TIMEOUT, ends).await;
         let ends = ends.context("the broker does not answer")??;
         Ok((other, ends.first().copied().unwrap_or(from)))
     }
@@ -168,9 +167,15 @@ async fn replace(
     }
     let offset = send().await?;
     let other = reader.other_record(partition, id, end, Some(offset)).await;
-    let (other, _) = other.with_context(|| {
+    let (other, end) = other.with_context(|| {
         format!("the record is written at offset {offset}, and the topic cannot be read again")
     })?;
+    // The records behind the first open transaction cannot be read.
+    if other.is_none() && !end.covers(offset) {
+        bail!(
+            "the record is written at offset {offset}, and a transaction is open before it: look at the schedule when that has ended, because the transaction may have had another definition"
+        );
+    }
     Ok(WrittenDefinition {
         offset: offset.0,
         other,

@@ -115,7 +115,7 @@ async fn write(
         ChangeError::Failed(why) => anyhow!(why),
     })?;
     let written: WrittenDefinition = serde_json::from_str(&written)?;
-    if let Some(text) = written.conflict() {
+    if let Some(text) = written.conflict(action) {
         bail!(text);
     }
     Ok(Some(action.receipt(schedule, Some(written.offset))))

@@ -1,13 +1,11 @@
 //! The files of the folder `include`: routes and clusters that other teams own.
 
 use super::source::{SourceFile, Sources, find, merge, read_file};
+use crate::config::cluster::BrokerKind;
 use crate::config::error::Problem;
 use figment::value::Value;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// The tables of an included file. No two files may have the same table, such as `route.orders`.
-const SECTIONS: [&str; 3] = ["kafka", "nats", "route"];
 
 impl Sources {
     /// Adds the files of the folder in the order of their names. The environment overrides them, too.
@@ -31,10 +29,16 @@ impl Sources {
         let text = read_file(file)?;
         let mut values = self.values_of_file(file, &text)?;
         for (section, tables) in &values {
-            let is_known = SECTIONS.contains(&section.as_str());
+            // No two files may have the same table, such as `route.orders`.
+            let is_known = section == "route" || BrokerKind::with_key(section).is_some();
             let tables = tables.as_dict().filter(|_| is_known).ok_or_else(|| {
-                let fix = "move it to the file that includes this one: an included file has only tables [kafka.<name>], [nats.<name>] and [route.<name>]";
-                self.problem_of_last_file(std::slice::from_ref(section), "not allowed in an included file", fix)
+                let clusters = BrokerKind::ALL.map(|kind| format!("[{}.<name>]", kind.facts().key));
+                let fix = format!(
+                    "move it to the file that includes this one: an included file has only tables {} and [route.<name>]",
+                    clusters.join(", ")
+                );
+                let section = std::slice::from_ref(section);
+                self.problem_of_last_file(section, "not allowed in an included file", &fix)
             })?;
             for name in tables.keys() {
                 self.check_owner(section, name)?;

@@ -1,6 +1,7 @@
 //! Reads the configuration file, puts the environment over it, and knows where each value was
 //! written.
 
+use crate::config::cluster::BrokerKind;
 use crate::config::error::Problem;
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
@@ -177,10 +178,13 @@ pub(in crate::config) fn is_secret(path: &[&str]) -> bool {
     match path {
         ["store", "redis", key] => ["url", "password"].contains(key),
         ["store", "redis", "sentinel", "password"] => true,
-        ["nats", _, key] => ["url", "password", "token", "nkey", "credentials"].contains(key),
         ["retry_key"] | ["admin", "token" | "operator_token"] => true,
         ["store", "encryption", "keys"] => true,
         ["traces", "authorization"] | ["kafka", _, "properties", _] => true,
+        [kind, _, key] => {
+            let kind = BrokerKind::with_key(kind);
+            kind.is_some_and(|kind| kind.facts().secret_keys.contains(key))
+        }
         _ => false,
     }
 }

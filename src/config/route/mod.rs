@@ -4,10 +4,11 @@
 mod choice;
 
 use super::check::At;
+use super::cluster::{BrokerKind, Destination, Source};
 use super::decode::quantity::{optional_quantity, quantity};
 use super::decode::{choice, choices, invalid};
 use super::name;
-use crate::model::{Dialects, StartPoint, filters_overlap, is_filter, is_subject, source_topic};
+use crate::model::{Dialects, StartPoint, filters_overlap, is_filter, is_subject};
 pub(crate) use choice::{
     Delivery, Expired, OnDuplicate, OnSourceGap, OverQuota, Overdue, WithoutDelay,
 };
@@ -82,139 +83,6 @@ fn start_point<'de, D: Deserializer<'de>>(deserializer: D) -> Result<StartPoint,
     start.ok_or_else(refused)
 }
 
-/// The kind of a cluster. Two clusters never have the same name, even if their kinds differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum BrokerKind {
-    #[default]
-    Kafka,
-    Nats,
-}
-
-impl BrokerKind {
-    /// The key that names a cluster of this kind.
-    pub(crate) const fn key(self) -> &'static str {
-        match self {
-            Self::Kafka => "kafka",
-            Self::Nats => "nats",
-        }
-    }
-
-    /// The key that names a destination on such a cluster.
-    pub(super) const fn name_key(self) -> &'static str {
-        match self {
-            Self::Kafka => "topic",
-            Self::Nats => "subject",
-        }
-    }
-
-    /// Each message has a subject, and a source selects messages by it.
-    pub(crate) const fn has_subjects(self) -> bool {
-        match self {
-            Self::Kafka => false,
-            Self::Nats => true,
-        }
-    }
-
-    /// The start of the headers of a CloudEvent's attributes.
-    pub(crate) const fn cloud_events_prefix(self) -> &'static str {
-        match self {
-            Self::Kafka => "ce_",
-            Self::Nats => "ce-",
-        }
-    }
-
-    pub(super) const fn has_transactions(self) -> bool {
-        match self {
-            Self::Kafka => true,
-            Self::Nats => false,
-        }
-    }
-}
-
-/// The topics of one cluster that a route reads. [`source_topic`] writes those of NATS.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "SourceTable")]
-pub(crate) struct Source {
-    pub(crate) kind: BrokerKind,
-    pub(crate) cluster: String,
-    pub(crate) topics: Vec<String>,
-}
-
-/// `source` as it is written.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    deny_unknown_fields,
-    expecting = "expected a table of kafka and topics, or of nats, stream and subjects"
-)]
-enum SourceTable {
-    Kafka {
-        kafka: String,
-        topics: Vec<String>,
-    },
-    Nats {
-        nats: String,
-        stream: String,
-        subjects: Vec<String>,
-    },
-}
-
-impl From<SourceTable> for Source {
-    fn from(table: SourceTable) -> Self {
-        let (kind, cluster, topics) = match table {
-            SourceTable::Kafka { kafka, topics } => (BrokerKind::Kafka, kafka, topics),
-            SourceTable::Nats {
-                nats,
-                stream,
-                subjects,
-            } => {
-                let topics = subjects.iter().map(|filter| source_topic(&stream, filter));
-                (BrokerKind::Nats, nats, topics.collect())
-            }
-        };
-        Self {
-            kind,
-            cluster,
-            topics,
-        }
-    }
-}
-
-/// A topic or a subject that a route writes to. A target's subject may be a template.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "DestinationTable")]
-pub(crate) struct Destination {
-    pub(crate) kind: BrokerKind,
-    pub(crate) cluster: String,
-    pub(crate) name: String,
-}
-
-/// `target` or `dead_letter` as it is written.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    deny_unknown_fields,
-    expecting = "expected a table of kafka and topic, or of nats and subject"
-)]
-enum DestinationTable {
-    Kafka { kafka: String, topic: String },
-    Nats { nats: String, subject: String },
-}
-
-impl From<DestinationTable> for Destination {
-    fn from(table: DestinationTable) -> Self {
-        let (kind, cluster, name) = match table {
-            DestinationTable::Kafka { kafka, topic } => (BrokerKind::Kafka, kafka, topic),
-            DestinationTable::Nats { nats, subject } => (BrokerKind::Nats, nats, subject),
-        };
-        Self {
-            kind,
-            cluster,
-            name,
-        }
-    }
-}
-
 /// A quota of waiting messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -259,11 +127,11 @@ impl Route {
     }
 
     pub(super) fn check(&self, at: &At<'_>) {
-        self.source.check(&at.key("source"));
+        check_source(&self.source, &at.key("source"));
         if let Some(target) = &self.target {
-            target.check(&at.key("target"), true);
+            check_destination(target, &at.key("target"), true);
         }
-        self.dead_letter.check(&at.key("dead_letter"), false);
+        check_destination(&self.dead_letter, &at.key("dead_letter"), false);
         let lists = [
             ("allow", &self.allow),
             ("allow_replies", &self.allow_replies),
@@ -275,11 +143,13 @@ impl Route {
                 .map(move |pattern| (key, pattern))
         });
         for (key, (index, pattern)) in patterns {
-            let (is_valid, name_key, fix) = match self.target_kind() {
-                BrokerKind::Kafka => (name::is_pattern(pattern), "topic", name::PATTERN),
-                BrokerKind::Nats => (is_filter(pattern), "subject", name::FILTER),
+            let kind = self.target_kind();
+            let (is_valid, fix) = match kind.has_subjects() {
+                false => (name::is_pattern(pattern), name::PATTERN),
+                true => (is_filter(pattern), name::FILTER),
             };
             if !is_valid {
+                let name_key = kind.name_key();
                 let what = format!("{pattern:?} matches no {name_key} that could be a target");
                 at.key(key).key(index).refuse(what, fix);
             }
@@ -403,66 +273,58 @@ impl Route {
     }
 }
 
-impl Source {
-    fn check(&self, at: &At<'_>) {
-        match self.kind {
-            BrokerKind::Kafka => {
-                let at = at.key("topics");
-                at.check_list(&self.topics);
-                for (index, topic) in self.topics.iter().enumerate() {
-                    check_topic(&at.key(index), topic);
-                }
-            }
-            BrokerKind::Nats => self.check_subjects(at),
-        }
+fn check_source(source: &Source, at: &At<'_>) {
+    if source.kind.has_subjects() {
+        return check_subjects(&source.topics, at);
     }
+    let at = at.key("topics");
+    at.check_list(&source.topics);
+    for (index, topic) in source.topics.iter().enumerate() {
+        check_topic(&at.key(index), topic);
+    }
+}
 
-    fn check_subjects(&self, at: &At<'_>) {
-        let at_list = at.key("subjects");
-        at_list.check_list(&self.topics);
-        // `source_topic` puts a colon between them.
-        let parts = self.topics.iter().filter_map(|topic| topic.split_once(':'));
-        let (streams, filters): (Vec<_>, Vec<_>) = parts.unzip();
-        if let Some(stream) = streams.first().filter(|stream| !name::is_stream(stream)) {
-            let what = format!("{stream:?} is not the name of a stream");
-            at.key("stream").refuse(what, name::STREAM);
+fn check_subjects(topics: &[String], at: &At<'_>) {
+    let at_list = at.key("subjects");
+    at_list.check_list(topics);
+    // `source_topic` puts a colon between them.
+    let parts = topics.iter().filter_map(|topic| topic.split_once(':'));
+    let (streams, filters): (Vec<_>, Vec<_>) = parts.unzip();
+    if let Some(stream) = streams.first().filter(|stream| !name::is_stream(stream)) {
+        let what = format!("{stream:?} is not the name of a stream");
+        at.key("stream").refuse(what, name::STREAM);
+    }
+    for (index, filter) in filters.iter().enumerate() {
+        let at = at_list.key(index);
+        if !is_filter(filter) {
+            let what = format!("{filter:?} is not a subject that can be read");
+            at.refuse(what, name::FILTER);
+            continue;
         }
-        for (index, filter) in filters.iter().enumerate() {
-            let at = at_list.key(index);
-            if !is_filter(filter) {
-                let what = format!("{filter:?} is not a subject that can be read");
-                at.refuse(what, name::FILTER);
-                continue;
-            }
-            // Each filter is a partition.
-            let mut before = filters[..index].iter().filter(|other| is_filter(other));
-            if let Some(other) = before.find(|other| filters_overlap(other, filter)) {
-                at.refuse(
-                    format!(
-                        "{other} matches some of the same messages, which would be delivered twice"
-                    ),
-                    "write subjects that match each message once",
-                );
-            }
+        // Each filter is a partition.
+        let mut before = filters[..index].iter().filter(|other| is_filter(other));
+        if let Some(other) = before.find(|other| filters_overlap(other, filter)) {
+            at.refuse(
+                format!(
+                    "{other} matches some of the same messages, which would be delivered twice"
+                ),
+                "write subjects that match each message once",
+            );
         }
     }
 }
 
-impl Destination {
-    /// `cross_checks` compares the tokens of a template with the subjects of the source.
-    fn check(&self, at: &At<'_>, may_be_template: bool) {
-        let at = at.key(self.kind.name_key());
-        let filled = self
-            .name
-            .replace('$', if may_be_template { "x" } else { "$" });
-        match self.kind {
-            BrokerKind::Kafka => check_topic(&at, &self.name),
-            BrokerKind::Nats if !is_subject(&filled) => {
-                let what = format!("{:?} is not a subject that can be sent to", self.name);
-                at.refuse(what, name::SUBJECT);
-            }
-            BrokerKind::Nats => {}
-        }
+/// `cross_checks` compares the tokens of a template with the subjects of the source.
+fn check_destination(destination: &Destination, at: &At<'_>, may_be_template: bool) {
+    let (kind, name) = (destination.kind, &destination.name);
+    let at = at.key(kind.name_key());
+    if !kind.has_subjects() {
+        return check_topic(&at, name);
+    }
+    let filled = name.replace('$', if may_be_template { "x" } else { "$" });
+    if !is_subject(&filled) {
+        let what = format!("{name:?} is not a subject that can be sent to");
+        at.refuse(what, name::SUBJECT);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{
     self, DescribedTopics, NativeClient, TopicDescription, TopicsCall,
 };
-use crate::limit::KAFKA_REQUEST_TIMEOUT;
+use crate::broker::kafka::limit::KAFKA_REQUEST_TIMEOUT;
 use crate::model::{Partition, SourceIdentity, is_topic_name};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,16 +5,16 @@
 //! thread of a client that reads no records.
 
 use crate::broker::Error;
-use crate::broker::kafka::broker_ids::BrokerIds;
 use crate::broker::kafka::error::call_error;
 use crate::broker::kafka::ffi::{CallContext, CallError, NativeClient, TopicDescription};
+use crate::broker::kafka::group_offsets::broker_ids::BrokerIds;
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
+use crate::broker::kafka::limit::{
+    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
+};
 use crate::broker::kafka::options::{ASKING_LIMITS, ClientOptions, Cluster, NO_OPTIONS};
 use crate::client_thread::ClientThread;
-use crate::limit::{
-    KAFKA_ADMIN_REQUESTS_MAX, KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_SOURCE_REQUEST_TIMEOUT,
-    PARTITION_DISCOVERY_INTERVAL,
-};
+use crate::limit::PARTITION_DISCOVERY_INTERVAL;
 use rdkafka::config::ClientConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::text;
 use super::{
     CallError, bytes, check, check_call, check_error, list_elements, millis, slice, take_error,
 };
-use crate::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
+use crate::broker::kafka::limit::{KAFKA_PROBE_TIMEOUT, KAFKA_REQUEST_TIMEOUT};
 use crate::model::{Offset, Partition};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;

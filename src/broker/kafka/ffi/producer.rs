@@ -4,9 +4,9 @@
 use super::client::{ClientEvent, NativeClient, queued_events};
 use super::consumer::Message;
 use super::{bytes_to_raw, check, millis, take_error, text};
+use crate::broker::kafka::limit::{KAFKA_SENT_HEADER_BYTES, KAFKA_SENT_RECORD_BYTES};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{Error, OutgoingRecord};
-use crate::limit::{KAFKA_SENT_HEADER_BYTES, KAFKA_SENT_RECORD_BYTES};
 use crate::model::header::Header;
 use rdkafka::TopicPartitionList;
 use rdkafka::config::ClientConfig;

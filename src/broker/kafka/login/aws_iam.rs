@@ -6,9 +6,9 @@
 
 use super::{Options, REGION, Token};
 use crate::broker::Error;
+use crate::broker::kafka::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
 use crate::clock::{Clock as _, WallClock};
 use crate::http_client::HttpClient;
-use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;

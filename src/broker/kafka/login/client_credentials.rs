@@ -2,10 +2,10 @@
 
 use super::{CA, CLIENT_ID, ENDPOINT, EXTENSIONS, Options, SCOPE, Token};
 use crate::broker::Error;
+use crate::broker::kafka::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
+use crate::broker::kafka::limit::KAFKA_TOKEN_LIFETIME_MAX;
 use crate::clock::{Clock as _, WallClock};
 use crate::http_client::HttpClient;
-use crate::limit::KAFKA_TOKEN_ANSWER_BYTES_MAX;
-use crate::limit::KAFKA_TOKEN_LIFETIME_MAX;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;

@@ -8,12 +8,12 @@ mod aws_iam;
 mod client_credentials;
 
 use crate::broker::Error;
-use crate::client_thread::ClientThread;
-use crate::clock::{Clock as _, WallClock};
-use crate::limit::{
+use crate::broker::kafka::limit::{
     KAFKA_TOKEN_CLOCK_INTERVAL, KAFKA_TOKEN_RETRY_DELAY, KAFKA_TOKEN_RETRY_DELAY_MAX,
     KAFKA_TOKEN_TIMEOUT,
 };
+use crate::client_thread::ClientThread;
+use crate::clock::{Clock as _, WallClock};
 use crate::retry::backoff;
 use aws_iam::AwsIam;
 use client_credentials::ClientCredentials;

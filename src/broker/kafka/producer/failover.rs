@@ -9,13 +9,13 @@ use crate::broker::kafka::error::{
 };
 use crate::broker::kafka::ffi::{ClientEvent, Delivery, NativeProducer, ProduceRequest};
 use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
+use crate::broker::kafka::limit::{
+    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL,
+};
 use crate::broker::kafka::options::set_single_record;
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryFailure, DeliveryReport, Error};
-use crate::limit::{
-    KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_CLOSING_PRODUCERS_MAX, PRODUCER_REPLACE_INTERVAL,
-};
 use crate::model::header::Header;
 use futures_util::future::join_all;
 use rdkafka::config::ClientConfig;

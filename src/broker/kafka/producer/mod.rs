@@ -1,7 +1,7 @@
 //! The [`Target`] port on Kafka: an idempotent producer with a bounded number of records in flight.
 //!
 //! A fatally failed producer is replaced with the next send, at most once per
-//! [`PRODUCER_REPLACE_INTERVAL`](crate::limit::PRODUCER_REPLACE_INTERVAL). A producer fails fatally
+//! [`PRODUCER_REPLACE_INTERVAL`](super::limit::PRODUCER_REPLACE_INTERVAL). A producer fails fatally
 //! if a broker loses acknowledged data or forgets the producer. Its records in flight, and those
 //! sent before the replacement, fail with
 //! [`ClientFailed`](crate::broker::FailureKind::ClientFailed). That does not blame the record, so
@@ -17,10 +17,10 @@ use super::options::{
     ClientOptions, Cluster, PRODUCER_DEFAULTS, PRODUCER_ENFORCED, millis, queue_limits,
 };
 use crate::broker::event_queue::DeliveryReports;
+use crate::broker::kafka::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_SEND_LINGER};
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{DeliveryReport, Error, OutgoingRecord, SendResult, Target};
 use crate::health::HealthPart;
-use crate::limit::{KAFKA_DELIVERY_TIMEOUT, KAFKA_SEND_LINGER};
 use async_trait::async_trait;
 use failover::FailoverProducer;
 use rdkafka::types::RDKafkaErrorCode as Code;

@@ -22,13 +22,14 @@ use super::ffi::NativeClient;
 use super::group_offsets::GroupOffsets;
 use super::health::ClusterHealth;
 use super::options::Cluster;
+use crate::broker::cluster::SourceOptions;
+use crate::broker::kafka::limit::{
+    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_REQUEST_TIMEOUT, KAFKA_SOURCE_REQUEST_TIMEOUT,
+};
 use crate::broker::{Error, Event, OffsetCommit, PartitionInfo, Source};
 use crate::client_thread::ClientThread;
 use crate::health::HealthPart;
-use crate::limit::{
-    KAFKA_RECORD_QUEUE_BATCHES_MAX, KAFKA_REQUEST_TIMEOUT, KAFKA_SOURCE_REQUEST_TIMEOUT,
-    SourceMemory,
-};
+use crate::limit::SourceMemory;
 use crate::model::{Offset, Partition, Timestamp, is_topic_name};
 use async_trait::async_trait;
 use futures_util::future::LocalBoxFuture;
@@ -39,12 +40,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
-
-/// The topics that a route reads, and the group that keeps its commits.
-pub(crate) struct RouteTopics {
-    pub(crate) group: String,
-    pub(crate) topics: Vec<String>,
-}
 
 /// The source port for one route.
 pub(crate) struct KafkaSource {
@@ -109,7 +104,7 @@ impl KafkaSource {
     /// connection problems. Each route has this memory.
     pub(crate) fn for_routes(
         cluster: &Cluster,
-        routes: &[RouteTopics],
+        routes: &[SourceOptions],
         memory: SourceMemory,
         part: HealthPart,
     ) -> Result<Vec<Self>, Error> {
@@ -136,9 +131,12 @@ impl KafkaSource {
         memory: SourceMemory,
         part: HealthPart,
     ) -> Result<Self, Error> {
-        let topics = topics.to_vec();
-        let mut sources =
-            Self::for_routes(cluster, &[RouteTopics { group, topics }], memory, part)?;
+        let route = SourceOptions {
+            group,
+            topics: topics.to_vec(),
+            ..SourceOptions::default()
+        };
+        let mut sources = Self::for_routes(cluster, &[route], memory, part)?;
         Ok(sources.remove(0))
     }
 
@@ -180,7 +178,7 @@ impl KafkaSource {
 
 /// Divides the routes among clients, so that the routes of one client have no topic in common. Returns
 /// the indexes of the routes of each client.
-fn by_client(routes: &[RouteTopics]) -> Vec<Vec<usize>> {
+fn by_client(routes: &[SourceOptions]) -> Vec<Vec<usize>> {
     let mut clients: Vec<(BTreeSet<&str>, Vec<usize>)> = Vec::new();
     for (at, route) in routes.iter().enumerate() {
         let topics: BTreeSet<&str> = route.topics.iter().map(String::as_str).collect();
@@ -202,7 +200,7 @@ impl SourceClient {
     /// Starts a client. Returns a source for each route.
     fn start(
         cluster: &Cluster,
-        routes: &[&RouteTopics],
+        routes: &[&SourceOptions],
         memory: SourceMemory,
         health: &ClusterHealth,
     ) -> Result<Vec<KafkaSource>, Error> {
@@ -416,18 +414,19 @@ mod tests {
         sources.unwrap().remove(0)
     }
 
-    fn route(topic: &str) -> RouteTopics {
-        RouteTopics {
+    fn route(topic: &str) -> SourceOptions {
+        SourceOptions {
             group: format!("group of {topic}"),
             topics: vec![topic.to_owned()],
+            ..SourceOptions::default()
         }
     }
 
     #[test]
     fn routes_with_a_common_topic_have_different_clients() {
-        let route = |topics: &[&str]| RouteTopics {
-            group: "group".to_owned(),
+        let route = |topics: &[&str]| SourceOptions {
             topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            ..SourceOptions::default()
         };
         let routes = [
             route(&["a", "b"]),

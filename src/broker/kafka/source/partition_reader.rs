@@ -2,13 +2,13 @@
 
 use crate::broker::kafka::ffi::{Message, NativeConsumer, RecordQueue};
 use crate::broker::kafka::health::{ClusterHealth, is_connection_error};
+use crate::broker::kafka::limit::{
+    KAFKA_PARTITION_RETRY_DELAY, KAFKA_PREFETCHED_RECORD_BYTES, KAFKA_READ_MESSAGES_MAX,
+};
 use crate::broker::kafka::options::{ClientOptions, Cluster, NO_OPTIONS, SOCKET_TIMEOUT, kbytes};
 use crate::broker::kafka::partition_list;
 use crate::broker::{Error, Event, RecordBatch};
-use crate::limit::{
-    KAFKA_PARTITION_RETRY_DELAY, KAFKA_PREFETCHED_RECORD_BYTES, KAFKA_READ_MESSAGES_MAX,
-    SOURCE_BATCH_BYTES_MAX, SourceMemory,
-};
+use crate::limit::{SOURCE_BATCH_BYTES_MAX, SourceMemory};
 use crate::model::{Offset, Partition, Timestamp};
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -440,11 +440,11 @@ impl Partitions {
 
 #[cfg(test)]
 mod tests {
+    use crate::broker::kafka::limit::KAFKA_PARTITION_RETRY_DELAY;
     use crate::broker::kafka::{Cluster, InProcessKafka, KafkaSource, KafkaTarget};
     use crate::broker::send_budget::SendBudget;
     use crate::broker::{Event, OutgoingRecord, SendResult, Source as _, Target as _};
     use crate::health::Health;
-    use crate::limit::KAFKA_PARTITION_RETRY_DELAY;
     use crate::limit::SourceMemory;
     use crate::model::{Headers, Offset, Partition};
     use std::collections::BTreeMap;

@@ -12,15 +12,14 @@ use super::error::{client_failed, refused_send};
 use super::health::ClusterHealth;
 use super::options::Cluster;
 use crate::broker::event_queue::EventQueue;
+use crate::broker::kafka::limit::KAFKA_SINGLE_RECORD_BATCHES_DURATION;
 use crate::broker::send_budget::SendBudget;
 use crate::broker::{
     Error, OutgoingRecord, ProducerEvent, ProducerIdentity, SendResult, TransactionalProducers,
     TxnOffset,
 };
 use crate::health::HealthPart;
-use crate::limit::{
-    HANDOVER_ACQUIRE_DURATION, KAFKA_SINGLE_RECORD_BATCHES_DURATION, PRECONNECTIONS_MAX,
-};
+use crate::limit::{HANDOVER_ACQUIRE_DURATION, PRECONNECTIONS_MAX};
 use async_trait::async_trait;
 use futures_util::future::{join_all, pending};
 use producer_handle::ProducerHandle;

@@ -4,15 +4,15 @@ use super::ClusterContext;
 use super::producer_thread::{Command, ProducerThread};
 use crate::broker::kafka::admin::AdminHandle;
 use crate::broker::kafka::ffi::ProduceRequest;
+use crate::broker::kafka::limit::{
+    KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
+};
 use crate::broker::kafka::options::{
     ClientOptions, Cluster, PRODUCER_DEFAULTS, PRODUCER_ENFORCED, millis, queue_limits,
     set_single_record,
 };
 use crate::broker::kafka::producer_client::ProducerClient;
 use crate::broker::{Error, OutgoingRecord, ProducerIdentity};
-use crate::limit::{
-    KAFKA_SEND_LINGER, KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
-};
 use rdkafka::config::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use std::sync::mpsc::{SyncSender, sync_channel};

@@ -13,12 +13,12 @@ use crate::broker::kafka::error::{
 };
 use crate::broker::kafka::ffi::{Delivery, NativeProducer, NextStep, TxnError};
 use crate::broker::kafka::health::ClusterHealth;
-use crate::broker::kafka::partition_list;
-use crate::broker::{DeliveryReport, Error, ProducerEvent, ProducerIdentity, TxnOffset};
-use crate::limit::{
+use crate::broker::kafka::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_MARKER_POLL_INTERVAL, KAFKA_MARKER_TIMEOUT,
     KAFKA_MARKER_WARN_AFTER, KAFKA_TRANSACTION_CALL_TIMEOUT,
 };
+use crate::broker::kafka::partition_list;
+use crate::broker::{DeliveryReport, Error, ProducerEvent, ProducerIdentity, TxnOffset};
 use crate::model::Offset;
 use rdkafka::TopicPartitionList;
 use rdkafka::types::RDKafkaErrorCode as Code;

@@ -7,11 +7,11 @@
 use crate::broker::kafka::admin::{AdminWorker, WorkerThread};
 use crate::broker::kafka::ffi::{Isolation, OffsetsCall};
 use crate::broker::kafka::health::ClusterHealth;
-use crate::broker::kafka::options::Cluster;
-use crate::broker::{Error, ProducerIdentity};
-use crate::limit::{
+use crate::broker::kafka::limit::{
     KAFKA_OPEN_TXN_CHECK_INTERVAL, KAFKA_REQUEST_TIMEOUT, KAFKA_TRANSACTION_TIMEOUT,
 };
+use crate::broker::kafka::options::Cluster;
+use crate::broker::{Error, ProducerIdentity};
 use crate::model::{Offset, Partition};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,12 +9,13 @@
 use super::pull_consumer::{PullConsumer, PulledMessage};
 use crate::broker::nats::connection::Connection;
 use crate::broker::nats::header::IncomingHeaders;
+use crate::broker::nats::limit::{
+    NATS_MESSAGES_PER_TURN_MAX, NATS_RETRY_DELAY, NATS_SOURCE_FAILURE_GRACE,
+    NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL,
+};
 use crate::broker::nats::stream_info::{self, StreamInfo};
 use crate::broker::{Error, Event, RecordBatch};
-use crate::limit::{
-    NATS_MESSAGES_PER_TURN_MAX, NATS_RETRY_DELAY, NATS_SOURCE_FAILURE_GRACE,
-    NATS_STALLED_CHECKS_MAX, NATS_STREAM_CHECK_INTERVAL, SOURCE_BATCH_BYTES_MAX,
-};
+use crate::limit::SOURCE_BATCH_BYTES_MAX;
 use crate::model::header_name::SUBJECT;
 use crate::model::{Offset, Partition, Timestamp};
 use async_nats::jetstream::stream::RawMessage;

@@ -3,8 +3,8 @@
 use super::partition_reader::ReaderOptions;
 use crate::broker::Error;
 use crate::broker::nats::connection::{Connection, error_chain};
+use crate::broker::nats::limit::{NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
 use crate::broker::nats::stream_info;
-use crate::limit::{NATS_FETCH_MESSAGES_MAX, NATS_STREAM_CHECK_INTERVAL};
 use crate::model::Timestamp;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::ConsumerErrorKind;

@@ -4,7 +4,7 @@
 //! which streams have the subject. If there is one, the records of the subject are published again
 //! until it acknowledges them. If there is none, they fail. No I/O happens here.
 
-use crate::limit::NATS_RETRY_DELAY;
+use crate::broker::nats::limit::NATS_RETRY_DELAY;
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 

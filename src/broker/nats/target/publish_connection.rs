@@ -8,8 +8,10 @@ use super::publish_error;
 use crate::broker::FailureKind::Rejected;
 use crate::broker::nats::Cluster;
 use crate::broker::nats::connection::{connect_error, connect_options, error_chain};
+use crate::broker::nats::limit::{
+    NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX,
+};
 use crate::broker::{DeliveryFailure, Error};
-use crate::limit::{NATS_CONNECTION_EVENTS_MAX, NATS_REQUEST_TIMEOUT, NATS_UNACKED_PUBLISHES_MAX};
 use crate::model::DeadLetterReason;
 use async_nats::{Client, ConnectOptions, Event, PublishErrorKind, ServerError, Subscriber};
 use std::sync::Arc;

@@ -21,12 +21,12 @@ use super::publish_error::{may_have_stream, parse_ack};
 use super::{PendingRecord, Shared};
 use crate::broker::FailureKind::{MaybeDelivered, NotDelivered, Rejected};
 use crate::broker::nats::Cluster;
-use crate::broker::{DeliveryFailure, DeliveryReport};
-use crate::health::HealthPart;
-use crate::limit::{
+use crate::broker::nats::limit::{
     NATS_DELIVERY_TIMEOUT, NATS_MESSAGES_PER_TURN_MAX, NATS_RECONNECT_DELAY_MAX,
     NATS_REQUEST_TIMEOUT, NATS_RETRY_DELAY, NATS_UNACKED_PUBLISHES_MAX,
 };
+use crate::broker::{DeliveryFailure, DeliveryReport};
+use crate::health::HealthPart;
 use crate::model::{DeadLetterReason, Offset, is_inbox};
 use async_nats::{Message, StatusCode};
 use futures_util::future::OptionFuture;

@@ -1,8 +1,9 @@
 //! The [`Inspector`] port on NATS: judges the streams and subjects that routes name.
 
-use super::{NatsCatalog, StreamInfo, change};
+use super::{NatsCatalog, change};
 use crate::broker::Error;
 use crate::broker::inspection::{Change, Finding, Inspector, TopicRole, TopicUse};
+use crate::broker::nats::StreamInfo;
 use crate::limit::CLOCK_SKEW_MAX;
 use crate::model::readable::length;
 use crate::model::{Timestamp, covering_filter, filters_overlap, is_template, split_source_topic};

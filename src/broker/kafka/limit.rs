@@ -1,18 +1,13 @@
 //! Buffers and times of the Kafka adapter. Where librdkafka has such an option, the value is
 //! the default, and the `properties` of a cluster may change it.
 
-use super::RUN_BYTES_MAX;
+use crate::limit::{RUN_BYTES_MAX, TRANSACTION_SILENCE_TIMEOUT, TRANSACTIONAL_PRODUCER_TIMEOUT};
 use std::time::Duration;
 
 /// Batches queued between a source's thread and its ingress.
 pub(crate) const KAFKA_RECORD_QUEUE_BATCHES_MAX: usize = 64;
 /// Messages in one read: a millisecond or two of work between two looks at commands.
 pub(crate) const KAFKA_READ_MESSAGES_MAX: usize = 4_096;
-/// Bytes of one response of one broker: some milliseconds of reading. Decompression makes them more,
-/// by a factor that only the producer knows.
-pub(crate) const KAFKA_FETCH_BYTES_MAX: usize = 1024 * 1024;
-/// A response to a client of many routes has the parts of this number of routes. One of them may get all.
-pub(crate) const KAFKA_FETCH_ROUTES_MAX: usize = 2;
 /// Bytes of a consumed record beside its key, headers and payload. librdkafka requests no more while
 /// it holds one record for each kibibyte of its prefetch.
 pub(crate) const KAFKA_PREFETCHED_RECORD_BYTES: usize = 1024;
@@ -81,5 +76,30 @@ pub(crate) const KAFKA_TOPIC_HANDLES_MAX: usize = 1_024;
 pub(crate) const PRODUCER_REPLACE_INTERVAL: Duration = Duration::from_secs(5);
 /// Failed producers that are still closing. If librdkafka hangs, no more are made.
 pub(crate) const KAFKA_CLOSING_PRODUCERS_MAX: usize = 4;
-/// Timeout for closing a client. Then the thread of the client is abandoned.
-pub(crate) const CLIENT_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout for a missing topic: the other messages of the transaction wait with it.
+pub(crate) const KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT: Duration = Duration::from_secs(2);
+/// `transaction.timeout.ms`: when the broker itself aborts the transaction of a dead process.
+pub(crate) const KAFKA_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// A call that begins or ends a transaction blocks for this time; then delivery reports are served.
+pub(crate) const KAFKA_TRANSACTION_CALL_TIMEOUT: Duration = Duration::from_millis(100);
+/// A producer sends every record alone for this time after a broker refused a batch.
+pub(crate) const KAFKA_SINGLE_RECORD_BATCHES_DURATION: Duration = Duration::from_secs(30);
+/// Timeout for adding the marker to the transaction; a restarted broker first loads its group
+/// offsets. After the timeout the transaction can only be aborted.
+pub(crate) const KAFKA_MARKER_TIMEOUT: Duration = Duration::from_secs(25);
+/// Interval at which the answer to the marker is polled.
+pub(crate) const KAFKA_MARKER_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// A marker without an answer for this time is reported; it hardly ever takes a second.
+pub(crate) const KAFKA_MARKER_WARN_AFTER: Duration = Duration::from_secs(15);
+/// Checked: a missing topic is reported before silence aborts its transaction.
+const _: () =
+    assert!(KAFKA_TRANSACTION_NEW_TOPIC_TIMEOUT.as_secs() < TRANSACTION_SILENCE_TIMEOUT.as_secs());
+/// Checked: a transaction that waited for reports, and then for its marker, is still open at the
+/// broker.
+const _: () = assert!(
+    TRANSACTION_SILENCE_TIMEOUT.as_secs() + KAFKA_MARKER_TIMEOUT.as_secs()
+        < KAFKA_TRANSACTION_TIMEOUT.as_secs()
+);
+const _: () = assert!(KAFKA_MARKER_TIMEOUT.as_secs() < TRANSACTIONAL_PRODUCER_TIMEOUT.as_secs());
+/// Interval at which target partitions are checked for transactions that stay open.
+pub(crate) const KAFKA_OPEN_TXN_CHECK_INTERVAL: Duration = Duration::from_secs(30);

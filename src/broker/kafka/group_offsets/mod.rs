@@ -4,18 +4,20 @@
 //! that does not coordinate a group says so, and then the next broker is asked. So no request waits for
 //! librdkafka's own search for a coordinator, and a silent one delays the requests of its groups only.
 
-use super::broker_ids::BrokerIds;
-use super::error::call_error;
-use super::ffi::{self, GroupAnswer, GroupCall, NativeClient};
-use super::health::{ClusterHealth, ClusterProbe};
-use super::options::{ASKING_LIMITS, ClientOptions, Cluster, NO_OPTIONS};
-use super::partition_list;
-use crate::broker::{Error, OffsetCommit};
-use crate::client_thread::ClientThread;
-use crate::limit::{
+pub(super) mod broker_ids;
+
+use self::broker_ids::BrokerIds;
+use crate::broker::kafka::error::call_error;
+use crate::broker::kafka::ffi::{self, GroupAnswer, GroupCall, NativeClient};
+use crate::broker::kafka::health::{ClusterHealth, ClusterProbe};
+use crate::broker::kafka::limit::{
     KAFKA_CLIENT_WAKE_INTERVAL, KAFKA_COMMIT_TIMEOUT, KAFKA_COORDINATOR_RETRY_DELAY,
     KAFKA_GROUP_CALL_TIMEOUT, KAFKA_GROUP_REQUESTS_MAX, KAFKA_REQUEST_TIMEOUT,
 };
+use crate::broker::kafka::options::{ASKING_LIMITS, ClientOptions, Cluster, NO_OPTIONS};
+use crate::broker::kafka::partition_list;
+use crate::broker::{Error, OffsetCommit};
+use crate::client_thread::ClientThread;
 use crate::model::{Partition, is_topic_name};
 use futures_util::future::LocalBoxFuture;
 use rdkafka::TopicPartitionList;

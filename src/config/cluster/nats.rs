@@ -1,8 +1,10 @@
 //! `[nats.<name>]`: the servers of a NATS cluster, the login, and the trusted certificates.
 
-use super::check::At;
-use super::decode::secret::Secret;
-use super::name::is_alphanumeric_or;
+use crate::broker::{Cluster, nats};
+use crate::config::ClusterTable;
+use crate::config::check::At;
+use crate::config::decode::secret::Secret;
+use crate::config::name::is_alphanumeric_or;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -29,31 +31,8 @@ pub(crate) struct Nats {
 const URL_FORM: &str =
     "write nats://host:port or tls://host:port, several with commas between them";
 
-impl Nats {
-    /// The addresses of the servers without a login.
-    pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
-        self.addresses()
-            .map(|url| format!("{}://{}", url.scheme(), host_port(&url)))
-    }
-
-    /// Host and port of the servers, which are no secret.
-    pub(crate) fn host_ports(&self) -> impl Iterator<Item = String> {
-        self.addresses().map(|url| host_port(&url))
-    }
-
-    fn addresses(&self) -> impl Iterator<Item = Url> {
-        let urls = self.url.expose().split(',');
-        urls.filter_map(|url| Url::parse(url.trim()).ok())
-    }
-
-    /// The login of the first address that has one: a user with a password, or a token.
-    pub(crate) fn url_login(&self) -> Option<(String, Option<String>)> {
-        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let url = self.addresses().find(|url| !url.username().is_empty())?;
-        Some((decoded(url.username()), url.password().map(decoded)))
-    }
-
-    pub(super) fn check(&self, at: &At<'_>) {
+impl ClusterTable for Nats {
+    fn check(&self, at: &At<'_>) {
         for url in self.url.expose().split(',') {
             check_url(&at.key("url"), url.trim());
         }
@@ -67,6 +46,65 @@ impl Nats {
         }
         at.check_certificates([&self.ca, &self.certificate, &self.certificate_key], None);
         self.check_login(at);
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let address = |url: Url| {
+            let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+            format!("{scheme}://{host}:{}", url.port().unwrap_or(4222))
+        };
+        self.urls().map(address).collect()
+    }
+
+    fn cluster(&self, name: &str, deployment: &str) -> Box<dyn Cluster> {
+        Box::new(self.nats_cluster(name, deployment))
+    }
+}
+
+impl Nats {
+    pub(crate) fn nats_cluster(&self, name: &str, deployment: &str) -> nats::Cluster {
+        nats::Cluster {
+            name: name.into(),
+            deployment: deployment.into(),
+            urls: self.addresses(),
+            domain: self.domain.clone(),
+            login: self.login(),
+            ca: self.ca.clone(),
+            client_certificate: self.certificate.clone().zip(self.certificate_key.clone()),
+        }
+    }
+
+    /// The configuration has at most one login.
+    fn login(&self) -> nats::Login {
+        let trimmed = |secret: &Secret| secret.expose().trim().to_owned();
+        let in_url = self.url_login().map(|(name, password)| match password {
+            Some(password) => nats::Login::User { name, password },
+            None => nats::Login::Token(name),
+        });
+        let user = self.username.clone().zip(self.password.as_ref());
+        let user = user.map(|(name, password)| nats::Login::User {
+            name,
+            password: password.expose().to_owned(),
+        });
+        let credentials = self.credentials.as_ref();
+        in_url
+            .or(user)
+            .or(self.token.as_ref().map(trimmed).map(nats::Login::Token))
+            .or(self.nkey.as_ref().map(trimmed).map(nats::Login::Nkey))
+            .or(credentials.map(|text| nats::Login::Credentials(text.expose().to_owned())))
+            .unwrap_or(nats::Login::Anonymous)
+    }
+
+    fn urls(&self) -> impl Iterator<Item = Url> {
+        let urls = self.url.expose().split(',');
+        urls.filter_map(|url| Url::parse(url.trim()).ok())
+    }
+
+    /// The login of the first address that has one: a user with a password, or a token.
+    fn url_login(&self) -> Option<(String, Option<String>)> {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let url = self.urls().find(|url| !url.username().is_empty())?;
+        Some((decoded(url.username()), url.password().map(decoded)))
     }
 
     fn check_login(&self, at: &At<'_>) {
@@ -103,11 +141,6 @@ impl Nats {
     }
 }
 
-fn host_port(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    format!("{host}:{}", url.port().unwrap_or(4222))
-}
-
 fn check_url(at: &At<'_>, url: &str) {
     let Ok(url) = Url::parse(url) else {
         return at.refuse("an address is not understood", URL_FORM);
@@ -140,7 +173,7 @@ mod tests {
         );
         assert_eq!(nats("nats://h").url_login(), None);
         assert_eq!(
-            nats("nats://u:p@h:1, tls://h2").urls().collect::<Vec<_>>(),
+            nats("nats://u:p@h:1, tls://h2").addresses(),
             ["nats://h:1", "tls://h2:4222"]
         );
     }

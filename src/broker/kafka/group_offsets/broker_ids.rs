@@ -1,15 +1,15 @@
 //! The brokers of a cluster, for requests that go from one to the next.
 
-use super::ffi::{self, NativeClient};
+use crate::broker::kafka::ffi::{self, NativeClient};
+use crate::broker::kafka::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
 use crate::client_thread::ClientThread;
-use crate::limit::{KAFKA_PROBE_INTERVAL, KAFKA_PROBE_TIMEOUT};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use tokio::time::Instant;
 
 /// The ids of all brokers, as far as known.
 #[derive(Default)]
-pub(super) struct BrokerIds {
+pub(in crate::broker::kafka) struct BrokerIds {
     /// Brokers that have not answered are last.
     ids: Vec<i32>,
     question: Option<BrokerQuestion>,
@@ -24,12 +24,17 @@ struct BrokerQuestion {
 
 impl BrokerIds {
     /// In the order in which to ask them.
-    pub(super) fn ids(&self) -> &[i32] {
+    pub(in crate::broker::kafka) fn ids(&self) -> &[i32] {
         &self.ids
     }
 
     /// Asks for the ids again, if that was long ago. The answer unparks this thread.
-    pub(super) fn refresh(&mut self, native: &Arc<NativeClient>, topic: &str, now: Instant) {
+    pub(in crate::broker::kafka) fn refresh(
+        &mut self,
+        native: &Arc<NativeClient>,
+        topic: &str,
+        now: Instant,
+    ) {
         let is_recent = |at: Instant| now < at + KAFKA_PROBE_INTERVAL;
         let is_known = !self.ids.is_empty() && self.asked_at.is_some_and(is_recent);
         if is_known || self.question.is_some() {
@@ -55,7 +60,7 @@ impl BrokerIds {
     }
 
     /// Returns whether the ids have come.
-    pub(super) fn take_answer(&mut self) -> bool {
+    pub(in crate::broker::kafka) fn take_answer(&mut self) -> bool {
         let answer = match &self.question {
             Some(question) => question.answer.try_recv(),
             None => return false,
@@ -77,7 +82,7 @@ impl BrokerIds {
         self.ids.extend(&known);
     }
 
-    pub(super) fn ask_last(&mut self, broker: i32) {
+    pub(in crate::broker::kafka) fn ask_last(&mut self, broker: i32) {
         self.ids.retain(|id| *id != broker);
         self.ids.push(broker);
     }

@@ -1,8 +1,13 @@
 //! The catalog port on NATS: the partitions whose streams exist, and the committed metadata.
 
-use super::connection::Connection;
-use super::kv::KvBucket;
-use super::{Cluster, StreamInfo, stream_info};
+mod change;
+mod inspection;
+
+pub(super) use change::stream_name;
+
+use crate::broker::nats::connection::Connection;
+use crate::broker::nats::kv::KvBucket;
+use crate::broker::nats::{Cluster, StreamInfo, stream_info};
 use crate::broker::{Catalog, Error, GroupAdmin, OffsetCommit, PartitionInfo};
 use crate::health::HealthPart;
 use crate::model::{Offset, Partition, SourceIdentity, Timestamp, split_source_topic};

@@ -1,8 +1,9 @@
 //! Makes the changes that a check proposes, and names the `nats` commands for them.
 
-use super::{NatsCatalog, stream_info};
+use super::NatsCatalog;
 use crate::broker::Error;
 use crate::broker::inspection::{Change, NewTopic};
+use crate::broker::nats::stream_info;
 use serde_json::{Value, json};
 use std::time::Duration;
 

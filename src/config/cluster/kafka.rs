@@ -1,9 +1,10 @@
 //! `[kafka.<name>]`: the brokers of a cluster, and properties for its clients. Librdkafka knows
 //! which properties exist; this module rejects those that Postdate sets itself.
 
-use super::check::At;
-use super::decode::secret::Secret;
-use super::name;
+use crate::broker::{Cluster, kafka};
+use crate::config::check::At;
+use crate::config::decode::secret::Secret;
+use crate::config::{ClusterTable, name};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use url::Url;
@@ -33,8 +34,11 @@ const TOKEN_REQUIRED: [&str; 3] = [
 /// the order of at most five.
 const IN_FLIGHT: [&str; 2] = ["max.in.flight.requests.per.connection", "max.in.flight"];
 
-impl Kafka {
-    pub(super) fn check(&self, at: &At<'_>) {
+/// The properties that running clients can change. Both are secrets.
+const LIVE_PROPERTIES: [&str; 2] = ["sasl.password", "sasl.oauthbearer.client.secret"];
+
+impl ClusterTable for Kafka {
+    fn check(&self, at: &At<'_>) {
         let brokers = at.key("brokers");
         brokers.check_list(&self.brokers);
         for (index, broker) in self.brokers.iter().enumerate() {
@@ -48,6 +52,38 @@ impl Kafka {
             check_property(&properties.key(name), name, value.expose());
         }
         self.check_token_login(&properties);
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.brokers.clone()
+    }
+
+    fn cluster(&self, name: &str, _deployment: &str) -> Box<dyn Cluster> {
+        Box::new(self.kafka_cluster(name))
+    }
+}
+
+impl Kafka {
+    pub(crate) fn kafka_cluster(&self, name: &str) -> kafka::Cluster {
+        let properties = self.properties.iter();
+        let properties = properties.map(|(key, value)| (key.clone(), value.expose().to_owned()));
+        kafka::Cluster {
+            name: name.into(),
+            brokers: self.brokers.clone(),
+            properties: properties.collect(),
+        }
+    }
+
+    /// Takes the secrets of the table that running clients have. A login that begins or ends needs other
+    /// clients.
+    pub(in crate::config) fn take_live_properties(&mut self, running: &Self) {
+        for property in LIVE_PROPERTIES {
+            if let Some(value) = self.properties.get_mut(property)
+                && let Some(running) = running.properties.get(property)
+            {
+                value.clone_from(running);
+            }
+        }
     }
 
     /// Postdate gets the tokens of `OAUTHBEARER` by client credentials, or makes those of AWS IAM.
