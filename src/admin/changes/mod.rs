@@ -283,7 +283,7 @@ impl Actor {
         if self.may_change {
             return Ok(());
         }
-        let text = "this needs the right of an operator: the token of admin.operator_token, or a name in admin.operators";
+        let text = "this needs the right of an operator: the token of admin.operator_token, or a name in admin.operators or admin.operator_certificates";
         Err(Problem::new(StatusCode::FORBIDDEN, text))
     }
 }

@@ -37,8 +37,8 @@ pub(crate) enum ChangeOutcome {
     /// The change has no effect: the message was being sent, or an earlier record has cancelled it. Asked
     /// later: or a later change has replaced this one.
     TooLate,
-    /// The due time that the message had before the change, or that of its copy, has passed, and the store
-    /// has no outcome any more: the message was delivered, or the change was in time.
+    /// The due time that the message had before the change, or that of its copy, has passed. The store
+    /// does not know any more whether the change was in time.
     Passed,
 }
 
