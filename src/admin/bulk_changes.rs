@@ -448,10 +448,11 @@ impl ChangeApi {
         let (start, count) = (Instant::now(), batch.len() as u32);
         audit.unconfirmed = count.into();
         let written = self.changes.write_many(batch).await;
-        if written.as_ref().map_or_else(Problem::is_busy, |_| true) {
+        if written.as_ref().is_err_and(Problem::is_busy) {
             audit.unconfirmed = 0;
         }
         let outcomes = written?;
+        audit.unconfirmed = 0;
         if let Some((unconfirmed, why)) = audit.report.count_written(outcomes) {
             audit.unconfirmed = unconfirmed;
             return Err(Problem::unavailable(why));

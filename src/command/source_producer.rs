@@ -59,8 +59,8 @@ impl SourceProducer {
         })
     }
 
-    /// Sends the records and waits for all reports. Returns the outcomes in their order. Close the producer after a record that
-    /// may have arrived without a report.
+    /// Sends the records and waits for all reports. Returns the outcomes in their order. If one of them is
+    /// `MaybeDelivered`, close the producer: its late report would count for another record.
     pub(super) async fn send_all(
         &mut self,
         records: &[SourceRecord],
